@@ -1,0 +1,60 @@
+"""What becomes one launch, one library call, one collective, or nothing at all: the nouns of the Segmented form. Shapes are *local*."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Union
+
+from interfuse.ir.nodes import Collective, Contract, Node, Scalar, Tensor, View
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KernelSegment:
+    """Nodes that one generated kernel computes.
+
+    `inputs` are dense row-major tensors that exist before it, `outputs` dense row-major tensors that it writes whole; nodes are in order and
+    may be Pointwise, Reduce, Broadcast, Reshape, Permute, Slice, Pad, Cat, Full or Iota. Tensors that are neither live only inside.
+    """
+
+    name: str
+    inputs: tuple[Tensor, ...]
+    scalars: tuple[Scalar, ...]
+    nodes: tuple[Node, ...]
+    outputs: tuple[Tensor, ...]
+    template: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LibrarySegment:
+    """A matrix product that ATen computes, with the vector that it adds to the last dim, if any; `out` is what the call writes."""
+
+    name: str
+    node: Contract
+    bias: Tensor | None
+    out: Tensor
+    why: str
+    template: str = "matmul"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CollectiveSegment:
+    """One collective on dense tensors."""
+
+    name: str
+    node: Collective
+    why: str
+    template: str = "communication"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ViewSegment:
+    """The same memory under another shape or stride; costs nothing."""
+
+    name: str
+    node: View
+    why: str
+    template: str = "view"
+
+
+Segment = Union[KernelSegment, LibrarySegment, CollectiveSegment, ViewSegment]
