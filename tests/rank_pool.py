@@ -39,8 +39,8 @@ class Died:
 def run_on_ranks(n: int, fn: Callable[..., Any] | str, *args: Any, timeout_s: float = 60.0, fresh: bool = False) -> list[Any]:
     """Run `fn(*args)`, an importable function or "module:function", on n ranks and return the results in rank order.
 
-    Raises `RankError` with the traceback of the first rank that raised, and of all that did, and `TimeoutError` past `timeout_s`. `fresh` takes
-    new processes, which end afterwards; there a rank that dies counts as a result, `Died(exit_code)`.
+    Raises `RankError` with the tracebacks of all ranks that raised, and `TimeoutError` past `timeout_s`. `fresh` takes new processes, which
+    end afterwards; there a rank that dies counts as a result, `Died(exit_code)`.
     """
     if fresh:
         pool = RankPool(n)

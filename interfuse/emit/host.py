@@ -73,7 +73,8 @@ class _Host:
         self.works: dict[str, str] = {}
 
     def text(self, header: str) -> str:
-        body = Writer(indent=2)
+        body = Writer()
+        body.depth = 2
         for step in self.scheduled.steps:
             self._step(step, body)
         results = ", ".join(t.name for t in self.scheduled.program.outputs)

@@ -319,6 +319,16 @@ def node_scalars(node: Node) -> tuple[Scalar, ...]:
             return ()
 
 
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """Two sizes that must turn out equal when they are known, and the error to raise if they do not."""
+
+    a: Size
+    b: Size
+    message: str
+    error: type[Exception]
+
+
 # ---- programs -------------------------------------------------------------------------------------------------------------------------------
 
 
@@ -327,7 +337,7 @@ class Program:
     """Inputs in call order (tensors; scalars are listed apart), nodes in order of execution, outputs in return order.
 
     `scalars` are the scalar inputs in call order as (position among all inputs, name, dtype); integer ones appear in sizes as symbols of that
-    name. `equal` lists sizes that must turn out equal when they are known, with what to say if not. `where` maps a tensor's name to the
+    name. `equal` lists what sizes must satisfy when they are known. `where` maps a tensor's name to the
     user's source line.
     """
 
@@ -335,7 +345,7 @@ class Program:
     nodes: tuple[Node, ...]
     outputs: tuple[Tensor, ...]
     scalars: tuple[tuple[int, str, DataType], ...] = ()
-    equal: tuple[tuple[Size, Size, str], ...] = ()
+    equal: tuple[Requirement, ...] = ()
     where: dict[str, str] = field(default_factory=dict)
 
     def producers(self) -> dict[Tensor, Node]:

@@ -232,6 +232,11 @@ class TileKernel:
     size_args: tuple[Size, ...]
     body: tuple[Statement, ...]
 
+    @property
+    def signature(self) -> str:
+        """One letter per argument: p a pointer, d a double, i a 64-bit integer."""
+        return "p" * len(self.buffers) + "".join("d" if s.dtype.is_float else "i" for s in self.scalar_args) + "i" * len(self.size_args)
+
     def scalar_names(self) -> tuple[str, ...]:
         return tuple(f"c{i}" for i in range(len(self.scalar_args)))
 

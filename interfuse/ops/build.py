@@ -24,8 +24,8 @@ class Builder(Protocol):
     def emit(self, node: Node) -> Tensor:
         """Appends a node and gives its result."""
 
-    def require_equal(self, a: Size, b: Size, message: str) -> None:
-        """Notes that two sizes must turn out equal when they are known."""
+    def require_equal(self, a: Size, b: Size, message: str, error: type[ShapeError] = ShapeError) -> None:
+        """Notes that two sizes must turn out equal when they are known; `error` is raised if they do not."""
 
 
 def dims_text(shape: Sequence[Size]) -> str:
@@ -49,7 +49,7 @@ def join(b: Builder, a: Size, c: Size, what: str) -> Size:
     if equal is False:
         raise ShapesDoNotBroadcast(f"{what}: sizes {a} and {c} are neither equal nor 1")
     if equal is None:
-        b.require_equal(a, c, f"{what}: sizes {a} and {c} must be equal (a symbolic size never broadcasts; declare the dim as 1 if it should)")
+        b.require_equal(a, c, f"{what}: sizes {a} and {c} must be equal (a symbolic size never broadcasts; declare the dim as 1 if it should)", ShapesDoNotBroadcast)
     return c if isinstance(c, int) else a
 
 
@@ -142,5 +142,5 @@ def resolve_reshape(b: Builder, old: tuple[Size, ...], new: Sequence[Size]) -> t
     if equal is False:
         raise ReshapeCountError(message)
     if equal is None:
-        b.require_equal(total, count, message)
+        b.require_equal(total, count, message, ReshapeCountError)
     return result

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any, NoReturn
@@ -21,7 +21,7 @@ from interfuse.run.communicator import Communicator, wait_until
 Signature = dict[str, Any]
 
 REMEMBERED_CALLS = 1024  # a rank that runs ahead still answers for this many of its calls
-FIRST_PATIENCE_S, LAST_PATIENCE_S = 0.5, 10.0  # a rank blocked this long says unasked what it is calling; doubled each time, so logs stay short
+FIRST_PATIENCE_S, LAST_PATIENCE_S = 0.5, 10.0  # blocked this long, a rank says unasked what it calls; doubled each time, so logs stay short
 PULSE_S = 0.5  # how often a blocked rank looks whether the processes that it waits for live
 GRACE_S = 3.0  # how long a broken connection waits for an explanation
 
@@ -78,12 +78,9 @@ class Ledger:
             self.aborts = [kept for kept in self.aborts if kept["call"] > self.cleared]
 
     def leave(self) -> None:
-        """Say at exit how far this rank came, so that its going is not taken for a crash."""
+        """Say at exit how far this rank came, so that its going is not taken for a crash. Raises where the store is lost."""
         if len(self.members) > 1:
-            try:
-                self.append(kind="leave", call=self.number)
-            except RuntimeError:
-                pass  # The store went first: there is nobody left to tell.
+            self.append(kind="leave", call=self.number)
 
 
 class Agreement:
@@ -118,6 +115,7 @@ class Agreement:
     def agree(self, number: int, signature: Signature, topic: str = "plan") -> dict[int, Signature]:
         """Exchange signatures for call `number` with all members and return them by rank. One call may agree on several topics in turn.
 
+        A member that has no need to agree answers, where it next waits, with its call's signature, which may lack the keys of this topic.
         Raises `PlansDiffer`, on every member, if "program" or "plan" differ (a list of strings "decisions" says where), and `RankFailed`
         if a member aborts, dies, or does not answer within `timeout_s`.
         """
@@ -137,21 +135,29 @@ class Agreement:
         def missing() -> list[int]:
             return [member for member in self.members if member not in answers]
 
-        if not wait_until(lambda: not missing(), self.timeout_s, lambda _: self.poll(what, self.program, awaited=missing())):
+        def poll(_: float) -> None:
+            self.poll(what, self.program, awaited=missing(), speaks_next=lambda: not missing())
+
+        if not wait_until(lambda: not missing(), self.timeout_s, poll):
             self.expire(what, self.program, awaited=missing())
         self._compare(what, self.program)
         return {member: answers[member] for member in self.members}
 
-    def poll(self, collective: str = "", tensor: str = "", *, awaited: Iterable[int] = (), blocked_s: float = 0.0) -> None:
+    def poll(
+        self, collective: str = "", tensor: str = "", *, awaited: Iterable[int] = (), blocked_s: float = 0.0,
+        speaks_next: Callable[[], bool] = lambda: False,
+    ) -> None:
         """Look around while waiting for ranks `awaited` since `blocked_s` seconds: answer who asks, raise what went wrong.
 
+        `speaks_next` tells, once the log is read, that this rank will go on in this call and is to be asked about it no more.
         Raises `PlansDiffer` or `RankFailed`; either counts as this rank's failure in this call and is recorded for the others.
         """
         ledger = self._ledger
         try:
             ledger.read()
+            latest = ledger.number - speaks_next()
             for call, topic in list(ledger.posts):
-                if ledger.cleared < call <= ledger.number and call in ledger.history:
+                if ledger.cleared < call <= latest and call in ledger.history:
                     self._post(call, topic)
             if blocked_s > ledger.patience_s and (ledger.number, "plan") not in ledger.posted:
                 ledger.patience_s = min(2 * ledger.patience_s, LAST_PATIENCE_S)
@@ -182,22 +188,22 @@ class Agreement:
         dead = [member for member in silent if self.communicator.process_is(member) == "unknown"]
         culprit = f"{_ranks(dead)} did not answer for {GRACE_S:g} s" if dead else "all ranks are alive: the connection itself broke"
         self._raise(RankFailed(
-            f"{self._where(collective, tensor)}: {_first_line(error)}; {culprit}.", rank=dead[0] if dead else None, original=str(error),
-            collective=collective, tensor=tensor,
+            f"{self._where(collective, tensor)}: {_first_line(error)}; {culprit}.",
+            rank=dead[0] if dead else None, original=str(error), collective=collective, tensor=tensor,
         ))
 
     def expire(self, collective: str, tensor: str, *, awaited: Iterable[int]) -> NoReturn:
-        """`timeout_s` has passed: raise the `RankFailed` that says who was awaited, and who of them has not even said what it is calling."""
+        """`timeout_s` has passed: raise the `RankFailed` that says who did not come, or not even say what it is calling."""
         awaited = [member for member in awaited if member != self.rank]
         answers = self._ledger.posts.get((self._ledger.number, "plan"), {})
         silent = [member for member in awaited if member not in answers] or awaited
+        text = f"{_ranks(silent)} did not answer within {self.timeout_s:g} s. If that is honest work, raise INTERFUSE_TIMEOUT."
         self._raise(RankFailed(
-            f"{self._where(collective, tensor)}: {_ranks(silent)} did not answer within {self.timeout_s:g} s. If that is honest work, "
-            "raise INTERFUSE_TIMEOUT.", rank=silent[0] if silent else None, collective=collective, tensor=tensor,
+            f"{self._where(collective, tensor)}: {text}", rank=silent[0] if silent else None, collective=collective, tensor=tensor,
         ))
 
     def abort(self, error: BaseException) -> None:
-        """Tell all members that this rank raised `error` in the current call. Cheap to call again, and after an error that `poll` raised."""
+        """Tell all members that this rank raised `error` in the current call. After an error from `poll`, or a second time: nothing."""
         ledger = self._ledger
         if ledger.cleared < ledger.number:
             self._record(self.rank, type(error).__name__, str(error))
@@ -221,19 +227,21 @@ class Agreement:
                 if call > ledger.cleared and rank != self.rank and (difference := _difference(self.rank, mine, rank, theirs)):
                     low, high = sorted((self.rank, rank))
                     self._raise(PlansDiffer(
-                        f"call {call} of ranks {_ranks(self.members)}: ranks {low} and {high} differ: {difference}. Every rank of a program's "
-                        "meshes must call the same programs in the same order.", rank=rank, collective=collective, tensor=tensor,
+                        f"call {call} of {_ranks(self.members)}: ranks {low} and {high} differ: {difference}. "
+                        "Every rank of a program's meshes must call the same programs in the same order.",
+                        rank=rank, collective=collective, tensor=tensor,
                     ))
 
     def _raise_abort(self, collective: str, tensor: str) -> None:
         ledger = self._ledger
         for entry in ledger.aborts:
             if entry["by"] != self.rank and ledger.cleared < entry["call"] <= ledger.number:
-                facts = {"rank": entry["rank"], "original": f"{entry['error']}: {entry['message']}", "collective": collective, "tensor": tensor}
+                rank, original = entry["rank"], f"{entry['error']}: {entry['message']}"
+                text = f"rank {rank} failed in call {entry['call']} of program {entry['program']!r}: {original}"
+                text, kind = f"{self._where(collective, tensor)}: {text}", RankFailed
                 if entry["error"] == "PlansDiffer":
-                    self._raise(PlansDiffer(entry["message"], **facts))
-                call = f"call {entry['call']} of program {entry['program']!r}"
-                self._raise(RankFailed(f"{self._where(collective, tensor)}: rank {entry['rank']} failed in {call}: {facts['original']}", **facts))
+                    text, kind = entry["message"], PlansDiffer
+                self._raise(kind(text, rank=rank, original=original, collective=collective, tensor=tensor))
 
     def _raise_gone(self, awaited: Iterable[int], collective: str, tensor: str) -> None:
         gone = [member for member in awaited if member != self.rank and self.communicator.process_is(member) == "gone"]
@@ -252,24 +260,28 @@ class Agreement:
                 reason = f"it ended after call {last}"
             else:
                 continue  # It ended well after doing its part; what keeps us waiting is somebody else.
-            self._raise(RankFailed(f"{self._where(collective, tensor)}: rank {rank} is dead: {reason}.", rank=rank, original=reason,
-                                   collective=collective, tensor=tensor))
+            self._raise(RankFailed(
+                f"{self._where(collective, tensor)}: rank {rank} is dead: {reason}.",
+                rank=rank, original=reason, collective=collective, tensor=tensor,
+            ))
 
     def _lost_store(self, error: Exception, collective: str, tensor: str) -> NoReturn:
         gone = [rank for rank, process in self.communicator.processes.items() if rank != self.rank and process.state() == "gone"]
         rank = gone[0] if gone else self.communicator.store_host
         who = f"rank {rank} is dead" if gone else "the store is lost" + ("" if rank is None else f", which rank {rank} hosts")
-        self._raise(RankFailed(f"{self._where(collective, tensor)}: {who}: {_first_line(error)}", rank=rank, original=str(error),
-                               collective=collective, tensor=tensor))
+        self._raise(RankFailed(
+            f"{self._where(collective, tensor)}: {who}: {_first_line(error)}",
+            rank=rank, original=str(error), collective=collective, tensor=tensor,
+        ))
 
     def _raise(self, error: RankFailed) -> NoReturn:
         ledger = self._ledger
         if any(entry["call"] == ledger.number for entry in ledger.aborts):
             ledger.cleared = ledger.number
         elif ledger.cleared < ledger.number:
-            # For the others the culprit is the one that we name; what we tell them is what we found.
-            rank = self.rank if error.rank is None else error.rank
-            self._record(rank, type(error).__name__, str(error) if isinstance(error, PlansDiffer) else error.original or str(error))
+            # The others name whom we name, and are told what we found.
+            told = str(error) if isinstance(error, PlansDiffer) else error.original or str(error)
+            self._record(self.rank if error.rank is None else error.rank, type(error).__name__, told)
         raise error
 
     def _record(self, rank: int, error: str, message: str) -> None:

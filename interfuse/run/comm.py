@@ -1,24 +1,29 @@
 """Collectives as emitted host programs call them: `comm.team(ranks).all_gather(out, inp, tensor="h").wait()`.
 
-Tensors are dense and contiguous; shapes are local; dim 0 is the collective's dim. All members of a team issue the same collectives, and wait
-for them, in the same order, empty ones included. `op` is "sum", "prod", "min" or "max". Every wait is bounded and polls the agreement's log.
+Tensors are dense and contiguous; shapes are local; dim 0 is the collective's dim. All members of a team issue the same collectives, and
+wait for them, in the same order, empty ones included. `op` is "sum", "prod", "min" or "max". Every wait is bounded and polls the
+agreement's log.
 
-How a collective is carried out on Gloo, in ms, median, by bytes of the whole tensor, on 2 / 4 ranks of a 2-core x86 (4 ranks are oversubscribed):
+How a collective is carried out on Gloo, in ms, median, by bytes of the whole tensor, on 2 / 4 ranks of a 2-core x86:
 
     reduce-scatter   Gloo's own is an all-reduce inside     32 MB: 85 / –
-                     all-to-all, then add in rank order     1 KB: 0.4 / 3.3   64 KB: 0.4 / 1.7   4 MB: 3.6 / 7.6   32 MB: 39 / 45
+                     all-to-all, then add in rank order     1 KB: 0.4 / 1.6   64 KB: 0.4 / 1.7   4 MB: 3.1 / 9.1   32 MB: 28 / 41
     all-gather       Gloo's own                             1 KB: 0.3 / 4.1   64 KB: 0.5 / 3.9   4 MB: 5.5 / 10    32 MB: 78 / 112
-                     all-to-all of copies (up to 1 MB)      1 KB: 0.3 / 2.5   64 KB: 0.4 / 2.8   4 MB: 5.1 / 5.8   32 MB: 35 / 51
-                     a broadcast from each rank, in place   1 KB: 0.5 / 5.7   64 KB: 0.5 / 3.4   4 MB: 5.2 / 5.7   32 MB: 22 / 35
-    all-reduce       Gloo's own (large, exact types)        1 KB: 0.7 / 7.9   64 KB: 0.6 / 6.5   4 MB: 6.3 / 15    32 MB: 42 / 72
-                     everything to everyone, then add       1 KB: 0.4 / 3.7   64 KB: 0.5 / 2.2   4 MB: 27 / 45
+                     all-to-all of copies (up to 1 MB)      1 KB: 0.3 / 1.6   64 KB: 0.4 / 2.8   4 MB: 5.1 / 5.8   32 MB: 35 / 51
+                     a broadcast from each rank, in place   1 KB: 0.5 / 5.7   64 KB: 0.5 / 3.4   4 MB: 3.6 / 12    32 MB: 22 / 45
+    all-reduce       Gloo's own (large, exact types)        1 KB: 0.7 / 7.9   64 KB: 0.6 / 6.5   4 MB: 5.9 / 19    32 MB: 34 / 100
+                     everything to everyone, then add       1 KB: 0.4 / 1.8   64 KB: 0.5 / 2.2   4 MB: 27 / 45
                      reduce-scatter, then broadcasts        1 KB: 0.9 / 9.8   64 KB: 1.0 / 7.5   4 MB: 8.0 / 15    32 MB: 67 / 86
+                     the same in bfloat16                   4 MB: 7.5 / –     32 MB: 59 / –
 
-Point-to-point is as fast as broadcasts but cannot be waited for in slices: its first time-out closes the connections.
+A member that sends more than another expects (cached plans that differ) makes Gloo end that other process; the rest name it as dead.
+Four ranks share two cores there and vary by a factor of two. Point-to-point is as fast as broadcasts, but cannot be waited for in slices:
+its first time-out closes the connections.
 """
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -35,6 +40,7 @@ from interfuse.run.communicator import Communicator, wait_until
 EXCHANGE_GATHER_BYTES = 1 << 20  # all-gathers up to this size, of the gathered tensor, are one all-to-all
 EXCHANGE_REDUCE_BYTES = 1 << 18  # all-reduces up to this size times ranks send everything to everyone: latency counts, not bytes
 SCRATCH_BYTES = 1 << 27  # temporaries kept between collectives: fresh pages double the time of a large one
+BLOCK = 1 << 16  # elements of a half-precision sum that are float32 at a time: they stay in cache
 SLICE_S = 0.05  # one uninterrupted wait, between two polls
 CONNECT_S = 60.0  # all members are there when a group connects
 
@@ -48,8 +54,8 @@ Steps = Iterator[Any]  # c10d works, each to be waited for before the next step 
 class Comm:
     """This process's teams within the `members` of one program. `watch` bounds and interrupts every wait.
 
-    Groups are made lazily, by their members alone, and cached process-wide by members, generation, ranks and device type. A failure begins a
-    new generation (`Agreement.generation`), whose groups are new: those of an older one may hold half of a collective.
+    Groups are made lazily, by their members alone, and cached process-wide by members, generation, ranks and device type. A failure
+    begins a new generation (`Agreement.generation`), whose groups are new: those of an older one may hold half of a collective.
     """
 
     def __init__(self, communicator: Communicator, members: Sequence[int], watch: Agreement) -> None:
@@ -86,19 +92,26 @@ class Comm:
         backend, index = BACKENDS[device_type], ranks.index(self.rank)
         if generation == 0 and (group := backend.borrow(ranks)) is not None:
             return backend(group, index, len(ranks), borrowed=True)
-        watch, what = self.watch, f"connecting {device_type} ranks {list(ranks)}"
-        store = PrefixStore(f"team/{self.members}/{generation}/{device_type}/{ranks}", self.communicator.store())
-        # Meet first: a group's constructor blocks, where an abort record could not interrupt it.
-        store.set(f"here/{self.rank}", "")
-        everyone = [f"here/{rank}" for rank in ranks]
-        if not wait_until(
-            lambda: store.check(everyone), watch.timeout_s, lambda waited_s: watch.poll(what, awaited=ranks, blocked_s=waited_s)
-        ):
-            watch.expire(what, "", awaited=[rank for rank, key in zip(ranks, everyone, strict=True) if not store.check([key])])
+        what = f"connecting {device_type} ranks {list(ranks)}"
         try:
-            return backend(backend.create(store, index, len(ranks), watch.timeout_s), index, len(ranks))
+            store = PrefixStore(f"team/{self.members}/{generation}/{device_type}/{ranks}", self.communicator.store(self.watch.timeout_s))
+            self._meet(store, ranks, what)
+            return backend(backend.create(store, index, len(ranks), self.watch.timeout_s), index, len(ranks))
+        except RankFailed:
+            raise
         except RuntimeError as error:
-            watch.failed(error, ranks, what, "")
+            self.watch.failed(error, ranks, what, "")
+
+    def _meet(self, store: Any, ranks: tuple[int, ...], what: str) -> None:
+        """Wait for all members of a team: the constructor of its group will block where no abort record could interrupt it."""
+        watch, everyone = self.watch, [f"here/{rank}" for rank in ranks]
+        store.set(f"here/{self.rank}", "")
+
+        def poll(waited_s: float) -> None:
+            watch.poll(what, awaited=ranks, blocked_s=waited_s)
+
+        if not wait_until(lambda: store.check(everyone), watch.timeout_s, poll):
+            watch.expire(what, "", awaited=[rank for rank, key in zip(ranks, everyone, strict=True) if not store.check([key])])
 
 
 class Team:
@@ -110,22 +123,22 @@ class Team:
     def __init__(self, comm: Comm, ranks: tuple[int, ...]) -> None:
         self.comm, self.ranks, self.size, self.index = comm, ranks, len(ranks), ranks.index(comm.rank)
 
-    def all_gather(self, out: Tensor, inp: Tensor, *, tensor: str = "") -> Work:
+    def all_gather(self, out: Tensor, inp: Tensor, *, tensor: str = "", sent: int = 0, padding: int = 0) -> Work:
         """out [d·c, …] becomes the members' inp [c, …] in order."""
         return self._work("all_gather", tensor, out, lambda group: group.all_gather(out, inp), lambda: out.copy_(inp))
 
-    def reduce_scatter(self, out: Tensor, inp: Tensor, op: str, *, tensor: str = "") -> Work:
+    def reduce_scatter(self, out: Tensor, inp: Tensor, op: str, *, tensor: str = "", sent: int = 0, padding: int = 0) -> Work:
         """out [c, …] becomes chunk `index` of the members' inp [d·c, …], reduced in rank order; halves accumulate in float32."""
         return self._work("reduce_scatter", tensor, out, lambda group: group.reduce_scatter(out, inp, op), lambda: out.copy_(inp))
 
-    def all_reduce(self, buffer: Tensor, op: str, *, tensor: str = "") -> Work:
+    def all_reduce(self, buffer: Tensor, op: str, *, tensor: str = "", sent: int = 0, padding: int = 0) -> Work:
         """buffer becomes the reduction of the members' buffers, bit for bit the same on all; halves accumulate in float32.
 
         On Gloo the order is rank order for 2 ranks, for halves and bool, and for small tensors; else it is that of Gloo's ring.
         """
         return self._work("all_reduce", tensor, buffer, lambda group: group.all_reduce(buffer, op), lambda: None)
 
-    def all_to_all(self, out: Tensor, inp: Tensor, *, tensor: str = "") -> Work:
+    def all_to_all(self, out: Tensor, inp: Tensor, *, tensor: str = "", sent: int = 0, padding: int = 0) -> Work:
         """Chunk j of out [d·c, …] becomes chunk `index` of member j's inp [d·c, …]."""
         return self._work("all_to_all", tensor, out, lambda group: group.all_to_all(out, inp), lambda: out.copy_(inp))
 
@@ -164,7 +177,8 @@ class Work:
                 work.wait(limit)
                 return
             except RuntimeError as error:
-                if work.is_completed() and not work.is_success():
+                # Out of time, in flight still; or failed. A work that completes in between passes the next wait.
+                if work.is_completed() and not str(error).startswith("Operation timed out"):
                     self._give_up(error)
             self._look_around(time.monotonic() - start_s)
 
@@ -348,8 +362,8 @@ class Nccl:
 
     @staticmethod
     def events(kind: str, size: int, nbytes: int, dtype: torch.dtype) -> Counter[str]:
-        names = {"all_gather": "_all_gather_base", "reduce_scatter": "_reduce_scatter_base", "all_reduce": "all_reduce", "all_to_all": "all_to_all"}
-        return Counter({f"nccl:{names[kind]}": 1})
+        names = {"all_gather": "_all_gather_base", "reduce_scatter": "_reduce_scatter_base"}
+        return Counter({f"nccl:{names.get(kind, kind)}": 1})
 
     def all_to_all(self, out: Tensor, inp: Tensor) -> Steps:
         yield _StreamWork(self.group.alltoall_base(out, inp, [], []))
@@ -380,7 +394,7 @@ BACKENDS: dict[str, type[Gloo] | type[Nccl]] = {"cpu": Gloo, "cuda": Nccl}
 
 
 def events(device_type: str, kind: str, size: int, nbytes: int, dtype: torch.dtype) -> Counter[str]:
-    """torch.profiler's events on one rank of one collective of a team of `size`; `nbytes` counts the whole local tensor, see `Backend.events`."""
+    """torch.profiler's events on one rank of one collective of a team of `size`; `nbytes` as in `Backend.events`."""
     return Counter() if size == 1 else BACKENDS[device_type].events(kind, size, nbytes, dtype)
 
 
@@ -388,10 +402,12 @@ def reduce_in_order(parts: Tensor | Sequence[Tensor], op: str, out: Tensor) -> N
     """out [n] becomes the reduction of parts, each [n], first to last; halves accumulate in float32. out must not overlap parts."""
     combine = _COMBINE[op]
     if out.dtype in _HALVES:
-        total = parts[0].to(torch.float32, copy=True)
-        for part in parts[1:]:
-            combine(total, part, out=total)
-        out.copy_(total)
+        wide = torch.empty(min(out.numel(), BLOCK), dtype=torch.float32, device=out.device)
+        for block, *pieces in zip(out.split(BLOCK), *(part.split(BLOCK) for part in parts), strict=True):
+            total = wide[: block.numel()].copy_(pieces[0])
+            for piece in pieces[1:]:
+                combine(total, piece, out=total)
+            block.copy_(total)
         return
     combine(parts[0], parts[1], out=out) if len(parts) > 1 else out.copy_(parts[0])
     for part in parts[2:]:
@@ -404,22 +420,25 @@ class Scratch:
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
         self._free: list[Tensor] = []
+        self._lock = threading.Lock()
 
     def take(self, numel: int, dtype: torch.dtype) -> Tensor:
         """A flat tensor of arbitrary content."""
         nbytes = numel * dtype.itemsize
-        fitting = [buffer for buffer in self._free if nbytes <= buffer.numel() <= max(4 * nbytes, 4096)]
-        if fitting:
-            best = min(fitting, key=Tensor.numel)
-            self._free = [buffer for buffer in self._free if buffer is not best]
-            return best[:nbytes].view(dtype)
+        with self._lock:
+            fitting = [buffer for buffer in self._free if nbytes <= buffer.numel() <= max(4 * nbytes, 4096)]
+            if fitting:
+                best = min(fitting, key=Tensor.numel)
+                self._free = [buffer for buffer in self._free if buffer is not best]
+                return best[:nbytes].view(dtype)
         return torch.empty(max(nbytes, 64), dtype=torch.uint8)[:nbytes].view(dtype)
 
     def give(self, tensor: Tensor) -> None:
         """Hand back what `take` gave; the oldest go once the limit is reached."""
-        self._free.append(torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage()))
-        while sum(buffer.numel() for buffer in self._free) > self.limit_bytes:
-            self._free.pop(0)
+        with self._lock:
+            self._free.append(torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage()))
+            while sum(buffer.numel() for buffer in self._free) > self.limit_bytes:
+                self._free.pop(0)
 
 
 SCRATCH = Scratch(SCRATCH_BYTES)

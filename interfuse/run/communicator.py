@@ -17,11 +17,12 @@ from multiprocessing.util import Finalize
 from typing import TYPE_CHECKING, Any
 
 from interfuse.errors import RankFailed
+from interfuse.settings import settings
 
 if TYPE_CHECKING:
     from torch.distributed import Store
 
-DEFAULT_TIMEOUT_S = 300.0
+FAREWELL_S = 3.0  # how long the host of the store stays for ranks that are still at work
 NVFUSER_PORT = 29500 + 42  # torchrun's default port is 29500; nvFuser stays clear of it
 
 # In nvFuser's order: Open MPI, torchrun, Slurm.
@@ -36,8 +37,8 @@ _VARIABLES = {
 class Communicator:
     """This process's place in the world of ranks. `Communicator.instance()` is the one that programs use.
 
-    Works before, after and without `init_process_group`: a default group, where there is one, says rank and size; else the environment does;
-    else this is rank 0 of 1. A store, once made, is kept for good, also where a default group appears later.
+    Works before, after and without `init_process_group`: a default group, where there is one, says rank and size; else the environment
+    does; else this is rank 0 of 1. A store, once made, is kept for good, also where a default group appears later.
     """
 
     _instance: Communicator | None = None
@@ -47,6 +48,7 @@ class Communicator:
         self._environ = dict(os.environ if environ is None else environ)
         self._from_env = {fact: _first_int(self._environ, names) for fact, names in _VARIABLES.items()}
         self._store: Store | None = None
+        self._own_rank, self._own_size = 0, 1  # as they were when the store was made; at exit the default group may be gone
         self._barriers = 0
         self.processes: dict[int, Process] = {}  # of the ranks asked about so far
         self.store_host: int | None = None  # the rank whose death takes the store along, if known
@@ -75,7 +77,7 @@ class Communicator:
             import torch.distributed as dist
 
             return dist.get_rank()
-        return self._from_env["rank"] if self._env_is_complete() else 0
+        return (self._from_env["rank"] or 0) if self._env_is_complete() else 0
 
     def size(self) -> int:
         """Number of ranks in the world."""
@@ -83,7 +85,7 @@ class Communicator:
             import torch.distributed as dist
 
             return dist.get_world_size()
-        return self._from_env["size"] if self._env_is_complete() else 1
+        return (self._from_env["size"] or 1) if self._env_is_complete() else 1
 
     def local_size(self) -> int:
         """Number of ranks on this host; the whole world where nothing says otherwise."""
@@ -95,21 +97,23 @@ class Communicator:
         known = self._from_env["local_rank"]
         return self.rank() % self.local_size() if known is None or not self.is_available() else known
 
-    def store(self, timeout_s: float = DEFAULT_TIMEOUT_S) -> Store:
-        """The store under the prefix "interfuse", made at the first call, which waits up to `timeout_s` for the host of the store.
+    def store(self, timeout_s: float | None = None) -> Store:
+        """The store under the prefix "interfuse", made at the first call, which waits up to `timeout_s` (or INTERFUSE_TIMEOUT) for its host.
 
         At that moment this process also writes there who it is, so that other ranks of the same host can see whether it lives.
         """
         if self._store is None:
             from torch.distributed import PrefixStore
 
-            self._store = PrefixStore("interfuse", self._base_store(timedelta(seconds=timeout_s)))
-            self._store.set(f"process/{self.rank()}", Process.this().dumps())
-            Finalize(None, self._leave, exitpriority=0)
+            self._store = PrefixStore("interfuse", self._base_store(timedelta(seconds=_timeout_s(timeout_s))))
+            self._own_rank, self._own_size = self.rank(), self.size()
+            self._store.set(f"process/{self._own_rank}", Process.this().dumps())
+            Finalize(None, self._leave, (self._store,), exitpriority=0)
         return self._store
 
-    def barrier(self, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
-        """Return once every rank of the world is here. Raises `RankFailed` past `timeout_s`, naming the ranks that are missing."""
+    def barrier(self, timeout_s: float | None = None) -> None:
+        """Return once every rank of the world is here. Raises `RankFailed` past `timeout_s` (or INTERFUSE_TIMEOUT), naming who is missing."""
+        timeout_s = _timeout_s(timeout_s)
         rank, size = self.rank(), self.size()
         if size == 1:
             return
@@ -119,12 +123,13 @@ class Communicator:
         store.set(everyone[rank], "")
         if not wait_until(lambda: store.check(everyone), timeout_s):
             missing = [other for other in range(size) if not store.check([everyone[other]])]
-            raise RankFailed(f"barrier: ranks {missing} did not arrive within {timeout_s:g} s", rank=missing[0] if missing else None, collective="barrier")
+            culprit = missing[0] if missing else None
+            raise RankFailed(f"barrier: ranks {missing} did not arrive within {timeout_s:g} s", rank=culprit, collective="barrier")
         # Everybody has arrived here, so everybody has left the barrier before this one, and its key is free to go.
         store.delete_key(f"barrier/{self._barriers - 1}/{rank}")
 
     def process_is(self, rank: int) -> str:
-        """"alive", "gone", or "unknown" (on another host, or it has not said who it is): asks the system, and the store at most once a rank."""
+        """"alive", "gone", or "unknown" (on another host, or it has not said who it is). Asks the system, and the store once a rank."""
         if rank not in self.processes:
             key = f"process/{rank}"
             try:
@@ -149,7 +154,8 @@ class Communicator:
         if "MASTER_ADDR" in self._environ and "MASTER_PORT" in self._environ:
             agent = self._environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
             self.store_host = None if agent else 0
-            store = self._tcp_store(self._environ["MASTER_ADDR"], int(self._environ["MASTER_PORT"]), not agent and self.rank() == 0, timeout)
+            host, port = self._environ["MASTER_ADDR"], int(self._environ["MASTER_PORT"])
+            store = self._tcp_store(host, port, not agent and self.rank() == 0, timeout)
             # A restarted worker must not read what its predecessor wrote into the agent's store.
             return dist.PrefixStore(f"attempt_{self._environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
         if "NVFUSER_MASTER_ADDR" not in self._environ and self.local_size() < self.size():
@@ -164,9 +170,17 @@ class Communicator:
         # Multi-tenant: a later init_process_group on the same address finds this server instead of failing to bind.
         return TCPStore(host, port, self.size(), hosts_it, timeout, wait_for_workers=False, multi_tenant=True)
 
-    def _leave(self) -> None:
-        for ledger in self.ledgers.values():
-            ledger.leave()
+    def _leave(self, store: Store) -> None:
+        """At exit: say so, and where this process hosts the store, keep it a little for the others to say so too."""
+        try:
+            for ledger in self.ledgers.values():
+                ledger.leave()
+            store.set(f"left/{self._own_rank}", "")
+            if self._own_rank == self.store_host:
+                others = [rank for rank in range(self._own_size) if rank != self._own_rank and self.process_is(rank) == "alive"]
+                wait_until(lambda: store.check([f"left/{rank}" for rank in others]), FAREWELL_S)
+        except RuntimeError:
+            pass  # The store went first: there is nobody left to tell.
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +215,7 @@ class Process:
 
 
 def wait_until(ready: Callable[[], bool], timeout_s: float, poll: Callable[[float], None] | None = None) -> bool:
-    """Ask `ready` again and again, at first often, then every 50 ms, and call `poll(waited_s)` in between. False if `timeout_s` passed first."""
+    """Ask `ready` again and again, at first often, then every 50 ms, and `poll(waited_s)` in between. False once `timeout_s` passed."""
     start, pause_s = time.monotonic(), 0.0005
     while not ready():
         waited_s = time.monotonic() - start
@@ -212,6 +226,10 @@ def wait_until(ready: Callable[[], bool], timeout_s: float, poll: Callable[[floa
         time.sleep(pause_s)
         pause_s = min(2 * pause_s, 0.05)
     return True
+
+
+def _timeout_s(asked_s: float | None) -> float:
+    return settings().timeout_s if asked_s is None else asked_s
 
 
 def _first_int(environ: Mapping[str, str], names: tuple[str, ...]) -> int | None:

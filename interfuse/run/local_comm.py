@@ -54,7 +54,7 @@ class Meeting:
                     reduce_in_order([inp.view(-1).tensor_split(size)[index] for inp in inps], self.op, out.view(-1))
             case "all_reduce":
                 total = torch.empty_like(outs[0])
-                reduce_in_order(inps, self.op, total)
+                reduce_in_order([inp.view(-1) for inp in inps], self.op, total.view(-1))
                 for out in outs:
                     out.copy_(total)
             case "all_to_all":
@@ -109,14 +109,15 @@ class LocalWorld:
 
     def join(self, rank: int, ranks: tuple[int, ...], number: int, kind: str, op: str, tensor: str, out: Tensor, inp: Tensor) -> Meeting:
         """Rank `rank` issues the `number`-th collective of team `ranks`. Raises `PlansDiffer` if another member issued something else."""
-        facts = f"{kind}{f' ({op})' if op else ''} of {inp.dtype} {list(inp.shape)} to {out.dtype} {list(out.shape)}"
+        shapes = f"{str(inp.dtype).removeprefix('torch.')} {list(inp.shape)} to {list(out.shape)}"
+        facts = f"{kind}{f' ({op})' if op else ''} of {tensor or 'a tensor'}, {shapes}"
         with self._changed:
             self._check(rank, kind, tensor)
             meeting = self._meetings.setdefault((ranks, number), Meeting(ranks, kind, op, tensor, facts, rank))
             if facts != meeting.facts:
                 raise PlansDiffer(
-                    f"collective {number} of ranks {list(ranks)}: rank {meeting.first} issues {meeting.facts} for {meeting.tensor or 'a tensor'}, "
-                    f"rank {rank} issues {facts} for {tensor or 'a tensor'}.", rank=meeting.first, collective=kind, tensor=tensor,
+                    f"collective {number} of ranks {list(ranks)}: rank {meeting.first} issues {meeting.facts}, rank {rank} issues {facts}.",
+                    rank=meeting.first, collective=kind, tensor=tensor,
                 )
             meeting.outs[rank], meeting.inps[rank] = out, inp
             if not meeting.missing():
@@ -161,8 +162,10 @@ class LocalWorld:
         if self._failure is not None:
             culprit, error = self._failure
             original = f"{type(error).__name__}: {error}"
-            raise RankFailed(f"rank {rank}, {kind} of {tensor or 'a tensor'}: rank {culprit} failed: {original}", rank=culprit, original=original,
-                             collective=kind, tensor=tensor) from error
+            raise RankFailed(
+                f"rank {rank}, {kind} of {tensor or 'a tensor'}: rank {culprit} failed: {original}",
+                rank=culprit, original=original, collective=kind, tensor=tensor,
+            ) from error
 
 
 class LocalComm:
@@ -187,19 +190,19 @@ class LocalTeam:
         self.comm, self.ranks, self.size, self.index = comm, ranks, len(ranks), ranks.index(comm.rank)
         self._issued = 0
 
-    def all_gather(self, out: Tensor, inp: Tensor, *, tensor: str = "") -> LocalWork:
+    def all_gather(self, out: Tensor, inp: Tensor, *, tensor: str = "", sent: int = 0, padding: int = 0) -> LocalWork:
         """out [d·c, …] becomes the members' inp [c, …] in order."""
         return self._work("all_gather", "", tensor, out, inp)
 
-    def reduce_scatter(self, out: Tensor, inp: Tensor, op: str, *, tensor: str = "") -> LocalWork:
+    def reduce_scatter(self, out: Tensor, inp: Tensor, op: str, *, tensor: str = "", sent: int = 0, padding: int = 0) -> LocalWork:
         """out [c, …] becomes chunk `index` of the members' inp [d·c, …], reduced in rank order."""
         return self._work("reduce_scatter", op, tensor, out, inp)
 
-    def all_reduce(self, buffer: Tensor, op: str, *, tensor: str = "") -> LocalWork:
+    def all_reduce(self, buffer: Tensor, op: str, *, tensor: str = "", sent: int = 0, padding: int = 0) -> LocalWork:
         """buffer becomes the reduction of the members' buffers, in rank order."""
         return self._work("all_reduce", op, tensor, buffer, buffer)
 
-    def all_to_all(self, out: Tensor, inp: Tensor, *, tensor: str = "") -> LocalWork:
+    def all_to_all(self, out: Tensor, inp: Tensor, *, tensor: str = "", sent: int = 0, padding: int = 0) -> LocalWork:
         """Chunk j of out [d·c, …] becomes chunk `index` of member j's inp [d·c, …]."""
         return self._work("all_to_all", "", tensor, out, inp)
 

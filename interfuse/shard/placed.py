@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from interfuse.ir.nodes import Program, Tensor
+from interfuse.ir.printing import program_text
 from interfuse.shard.mesh import Mesh
 from interfuse.shard.placement import Placement
 
@@ -20,6 +21,26 @@ class Annotations:
     mesh: Mesh
     given: Mapping[Tensor, Placement] = field(default_factory=dict)
     reduces: Mapping[Tensor, tuple[str, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Traced:
+    """The global program as it was written, and what the user said about placements; None: the program knows no mesh."""
+
+    program: Program
+    annotations: Annotations | None
+
+    def text(self) -> str:
+        """Everything that a plan may depend on, as text: equal texts get equal plans."""
+        lines = [program_text(self.program)]
+        if self.annotations is not None:
+            lines.append(repr(self.annotations.mesh))
+            for t in self.program.tensors():
+                if t in self.annotations.given:
+                    lines.append(f"{t.name} {self.annotations.given[t]}")
+                if t in self.annotations.reduces:
+                    lines.append(f"{t.name} reduced over {', '.join(self.annotations.reduces[t])}")
+        return "\n".join(lines)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

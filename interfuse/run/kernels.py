@@ -1,0 +1,64 @@
+"""From a plan's kernel segments to functions that a host program calls: compiled where there is a compiler, ATen where there is none."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from interfuse.ir import sizes
+from interfuse.ir.nodes import Const, Scalar, ScalarCompute, ScalarInput, SizeScalar, Tensor
+from interfuse.ir.sizes import Size
+from interfuse.ops.evaluate import evaluate_node
+from interfuse.plan.segments import KernelSegment
+
+Kernel = Callable[..., None]
+_warned = False
+
+
+def warn_no_compiler() -> None:
+    """Once per process: kernels run through ATen, and what to install."""
+    global _warned
+    if not _warned:
+        _warned = True
+        warnings.warn(
+            "Interfuse found no C++ compiler, so kernels run op by op through ATen. Install g++ (Debian, Ubuntu: `apt install g++`) or clang++, "
+            "or name one in CXX.",
+            stacklevel=4,
+        )
+
+
+def aten_kernel(segment: KernelSegment, binding: Mapping[str, int]) -> Kernel:
+    """Runs a segment's nodes op by op. Takes tensors (inputs, then outputs) and then the scalars that are not constants, as emitted text gives them.
+
+    `binding` holds the rank's mesh coordinates and whatever sizes the plan left open.
+    """
+    inputs, outputs = segment.inputs, segment.outputs
+    scalars = tuple(s for s in segment.scalars if not isinstance(s, Const))
+
+    def size(value: Size) -> int:
+        return sizes.evaluate(value, binding)
+
+    def run(*args: Any) -> None:
+        values: dict[Tensor, torch.Tensor] = dict(zip(inputs, args, strict=False))
+        given = dict(zip(scalars, args[len(inputs) + len(outputs) :], strict=True))
+
+        def number(scalar: Scalar) -> bool | int | float:
+            match scalar:
+                case Const():
+                    return scalar.value
+                case SizeScalar() | ScalarInput() | ScalarCompute():
+                    return given[scalar]  # type: ignore[no-any-return]
+
+        for node in segment.nodes:
+            values[node.out] = evaluate_node(node, values.__getitem__, size, number)
+        for out, memory in zip(outputs, args[len(inputs) : len(inputs) + len(outputs)], strict=True):
+            memory.copy_(values[out])
+
+    return run
+
+
+def aten_kernels(segments: Sequence[KernelSegment], binding: Mapping[str, int]) -> dict[str, Kernel]:
+    return {s.name: aten_kernel(s, binding) for s in segments}

@@ -1,0 +1,48 @@
+"""simplify: Traced → Traced. Drops what no output needs and computes equal things once; never touches a tensor that the user placed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from interfuse.ir.nodes import Node, Program, Tensor, operands
+from interfuse.ir.printing import node_text
+from interfuse.ir.rewrite import with_operands
+from interfuse.shard.placed import Traced
+
+
+def simplify(traced: Traced) -> Traced:
+    """The same object if nothing changes."""
+    program = traced.program
+    given = traced.annotations.given if traced.annotations else {}
+    reduced = traced.annotations.reduces if traced.annotations else {}
+    fixed = set(given) | set(reduced) | set(program.outputs)
+    needed = _needed(program)
+    instead: dict[Tensor, Tensor] = {}
+    seen: dict[Any, Tensor] = {}
+    nodes: list[Node] = []
+    for node in program.nodes:
+        if node.out not in needed:
+            continue
+        read = tuple(instead.get(t, t) for t in operands(node))
+        if read != operands(node):
+            node = with_operands(node, read, node.out)
+        key = (type(node), node_text(node), node.out.shape, node.out.dtype)
+        twin = seen.get(key)
+        if twin is not None and node.out not in fixed:
+            instead[node.out] = twin
+            continue
+        if node.out not in fixed:
+            seen.setdefault(key, node.out)
+        nodes.append(node)
+    if len(nodes) == len(program.nodes):
+        return traced
+    return Traced(replace(program, nodes=tuple(nodes)), traced.annotations)
+
+
+def _needed(program: Program) -> set[Tensor]:
+    needed = set(program.outputs)
+    for node in reversed(program.nodes):
+        if node.out in needed:
+            needed.update(operands(node))
+    return needed
