@@ -113,7 +113,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("propagate", Traced, Placed, "placements depend on definition and schedule alone, so before sizes are known", _propagate),
     Pass("specialize", Placed, Placed, "how an edge is resharded may depend on sizes", lambda placed, c: specialize(placed, c.known)),
     Pass("localize", Placed, Local, "collectives must be there before anything is grouped around them", _localize),
-    Pass("fuse", Local, Segmented, "a collective is a boundary", lambda local, _: fuse(local.program, refuse, template_of)),
+    Pass("fuse", Local, Segmented, "a collective is a boundary", lambda local, _: fuse(local.program, local.moved, refuse, template_of)),
     Pass("order", Segmented, Scheduled, "waits stand at readers, which are segments", lambda segmented, _: order(segmented)),
     Pass("allocate", Scheduled, Scheduled, "lifetimes follow from the order", lambda scheduled, _: allocate(scheduled)),
     Pass("tile", Scheduled, Tiled, "loops per kernel, once it is known which buffers are in memory", _tile),

@@ -149,9 +149,8 @@ def test_gloo_computes_every_collective(size: int) -> None:
 
 
 @ranks
-@pytest.mark.parametrize("size", [2, 3])
-def test_gloo_forms_for_large_tensors(size: int) -> None:
-    run_on_ranks(size, rank_runs_large_collectives)
+def test_gloo_forms_for_large_tensors() -> None:
+    run_on_ranks(3, rank_runs_large_collectives)
 
 
 @ranks
@@ -160,9 +159,8 @@ def test_collectives_overlap() -> None:
 
 
 @ranks
-@pytest.mark.parametrize("size", [2, 4])
-def test_profiler_sees_the_events_that_are_declared(size: int) -> None:
-    run_on_ranks(size, rank_counts_events)
+def test_profiler_sees_the_events_that_are_declared() -> None:
+    run_on_ranks(3, rank_counts_events)
 
 
 def test_a_team_of_one_needs_no_group() -> None:

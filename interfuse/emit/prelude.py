@@ -193,14 +193,18 @@ static inline int64_t if_ipow(int64_t base, int64_t exponent) {
 DOUBLE: dict[str, str] = {f"if_{f}": _sleef_function(f, "double", f == "pow") for f in ("exp", "tanh", "log", "sin", "cos", "pow")}
 
 
+_HALF = {f"if_{form}{half}": half for half in ("bf16", "f16") for form in ("", "round_")}
+
+
 def prelude(body: str, *, has_double: bool) -> str:
     """The pieces that a kernel's body uses, in an order in which each comes after its needs; forms for doubles only where it has any."""
     found: list[str] = []
+    words = {_HALF.get(word, word) for word in re.findall(r"\w+", body)}
     for name in PIECES:
-        if re.search(rf"\b{name}\b", body):
+        if name in words:
             _add(name, found)
-    if has_double and any(name in DOUBLE for name in found) and "if_vectors" not in found:
-        found.insert(0, "if_vectors")
+    if "if_vectors" in found or (has_double and any(name in DOUBLE for name in found)):
+        found = ["if_vectors", *(name for name in found if name != "if_vectors")]
     return "\n".join(_text(name) + (DOUBLE.get(name, "") if has_double else "") for name in found)
 
 

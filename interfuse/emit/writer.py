@@ -31,7 +31,7 @@ class Writer:
         if closing:
             self.line(closing)
 
-    def wrapped(self, opening: str, items: list[str], closing: str, width: int = 120) -> None:
+    def wrapped(self, opening: str, items: list[str], closing: str, width: int = 140) -> None:
         """`opening item, item, … closing` on one line where it fits, else with the items on lines of their own, indented."""
         whole = opening + ", ".join(items) + closing
         if len(whole) + len(self.unit) * self.depth <= width:

@@ -37,6 +37,7 @@ from interfuse.kernel.nodes import (
     parts,
 )
 from interfuse.kernel.space import Index, Point, Space, loops_of, padded, pieces, reads
+from interfuse.ops.elementwise import ROWS as ELEMENTWISE
 
 EXACT = frozenset({"neg", "abs", "relu", "maximum", "minimum", "where", "set", "cast"})  # of half operands give a half result
 
@@ -267,18 +268,32 @@ class Builder:
         exact = node.op.name in EXACT and halves == {node.out.dtype}
         if node.op.name in ("cast", "set"):
             return self.convert(args[0], node.out.dtype, exact=exact)
-        result = self.let(Compute(node.op, tuple(args), node.out.dtype.compute))
+        held = node.out.dtype.compute
+        result = self._power(args, held) if node.op.name == "pow" else self.let(Compute(node.op, tuple(args), held))
         return self.convert(result, node.out.dtype, exact=exact)
+
+    def _power(self, args: Sequence[Value], held: DataType) -> Value:
+        """x to the power of a small constant as torch.pow computes it: by products and roots."""
+
+        def do(name: str, *operands: Value) -> Value:
+            return self.let(Compute(ELEMENTWISE[name], operands, held))
+
+        base, exponent = args
+        constant = exponent.value if isinstance(exponent, Number) else None
+        if constant == 2 or constant == 3:
+            square = do("mul", base, base)
+            return square if constant == 2 else do("mul", square, base)
+        if held.is_float and constant in (0.5, -0.5, -1):
+            return do({0.5: "sqrt", -0.5: "rsqrt", -1: "reciprocal"}[float(constant)], base)
+        return do("pow", base, exponent)
 
     def _iota(self, node: Iota, index: Index) -> Value:
         """start + i * step, in double for floats, as torch.arange computes it."""
-        from interfuse.ops.elementwise import ROWS
-
         held = DataType.Double if node.out.dtype.is_float else DataType.Int
         position = self.convert(self.let(IndexValue(self.at(index[0]))), held)
         step, start = (self.convert(self.scalar(s), held) for s in (node.step, node.start))
-        scaled = position if step == Number(1, held) else self.let(Compute(ROWS["mul"], (position, step), held))
-        value = scaled if start == Number(0, held) else self.let(Compute(ROWS["add"], (scaled, start), held))
+        scaled = position if step == Number(1, held) else self.let(Compute(ELEMENTWISE["mul"], (position, step), held))
+        value = scaled if start == Number(0, held) else self.let(Compute(ELEMENTWISE["add"], (scaled, start), held))
         return self.convert(value, node.out.dtype)
 
     # ---- stores and accumulators --------------------------------------------------------------------------------------------------------------

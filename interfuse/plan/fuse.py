@@ -4,7 +4,7 @@
 to run in between. Each refusal is one sentence. `segment` then writes the groups down as segments in an order in which they can run.
 
 Views cost nothing: a permute, slice, reshape or broadcast of a tensor that exists in memory is read through by whoever needs it. A collective
-needs dense memory, so a view that is not dense is written by a kernel first.
+needs dense memory, so a view that is not dense is written by a kernel first; so is a result that arrived in another order than its dims'.
 """
 
 from __future__ import annotations
@@ -57,18 +57,20 @@ class _Group:
     why: str = ""
 
 
-def fuse(program: Program, refuse: Refuse, template_of: TemplateOf) -> Segmented:
-    """`refuse` says why one template cannot hold some nodes; `template_of` names the one that can."""
-    return _Fusion(program, refuse, template_of).run()
+def fuse(program: Program, moved: frozenset[Tensor], refuse: Refuse, template_of: TemplateOf) -> Segmented:
+    """`moved` are tensors that came from other ranks, which are returned dense. `refuse` says why one template cannot hold some nodes;
+    `template_of` names the one that can."""
+    return _Fusion(program, moved, refuse, template_of).run()
 
 
 class _Fusion:
-    def __init__(self, program: Program, refuse: Refuse, template_of: TemplateOf) -> None:
+    def __init__(self, program: Program, moved: frozenset[Tensor], refuse: Refuse, template_of: TemplateOf) -> None:
         self.program, self.refuse, self.template_of = program, refuse, template_of
         self.nodes = list(program.nodes)
         self.position = {n.out: i for i, n in enumerate(self.nodes)}
         self.readers = program.consumers()
         self.returned = set(program.outputs)
+        self.wanted_dense = moved & self.returned
         self.bias, self.swallowed = find_bias(program)
         self.floating: set[Tensor] = set()
         self.dense: set[Tensor] = set(program.inputs)
@@ -101,11 +103,11 @@ class _Fusion:
         return tensor in self.floating or tensor in self.dense
 
     def _is_free(self, node: Node) -> bool:
-        """A view of memory, unless a collective needs it dense and it is not."""
+        """A view of memory, unless it is needed dense and is not."""
         (arg,) = operands(node)
         if not self._in_memory(arg) or (isinstance(node, Reshape) and arg not in self.dense):
             return False
-        return self._keeps_dense(node) or not self._feeds_collective(node.out)
+        return self._keeps_dense(node) or not (node.out in self.wanted_dense or self._feeds_collective(node.out))
 
     def _feeds_collective(self, tensor: Tensor) -> bool:
         for reader in self.readers[tensor]:

@@ -98,7 +98,7 @@ class Communicator:
         return self.rank() % self.local_size() if known is None or not self.is_available() else known
 
     def store(self, timeout_s: float | None = None) -> Store:
-        """The store under the prefix "interfuse", made at the first call, which waits up to `timeout_s` (or INTERFUSE_TIMEOUT) for its host.
+        """The store under the prefix "interfuse". The first call makes it, and waits for its host up to `timeout_s` (INTERFUSE_TIMEOUT).
 
         At that moment this process also writes there who it is, so that other ranks of the same host can see whether it lives.
         """
@@ -112,7 +112,7 @@ class Communicator:
         return self._store
 
     def barrier(self, timeout_s: float | None = None) -> None:
-        """Return once every rank of the world is here. Raises `RankFailed` past `timeout_s` (or INTERFUSE_TIMEOUT), naming who is missing."""
+        """Return once every rank of the world is here. Raises `RankFailed` past `timeout_s` (INTERFUSE_TIMEOUT), naming who is missing."""
         timeout_s = _timeout_s(timeout_s)
         rank, size = self.rank(), self.size()
         if size == 1:

@@ -42,11 +42,13 @@ from interfuse.shard.placement import Cut, Partial, Placement, States, coordinat
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Local:
-    """`program` has local shapes; `placement` says how its inputs and outputs lie; `gathered` lists what was made whole and why."""
+    """`program` has local shapes; `placement` says how its inputs and outputs lie; `moved` are tensors that collectives or slices made;
+    `gathered` lists what was made whole and why."""
 
     program: Program
     mesh: Mesh
     placement: Mapping[Tensor, Placement]
+    moved: frozenset[Tensor]
     gathered: tuple[str, ...]
 
 
@@ -81,7 +83,7 @@ class _Localizer:
         outputs = tuple(self.local[t] for t in program.outputs)
         where = {self.local[t].name: program.where.get(t.name, "") for t in program.tensors()}
         local = Program(inputs, tuple(self.nodes), outputs, program.scalars, program.equal, where)
-        return Local(local, self.mesh, {self.local[t]: placement[t] for t in (*program.inputs, *program.outputs)}, tuple(self.gathered))
+        return Local(local, self.mesh, {self.local[t]: placement[t] for t in (*program.inputs, *program.outputs)}, frozenset(self.at.values()), tuple(self.gathered))
 
     # ---- nodes that compute -----------------------------------------------------------------------------------------------------------------
 

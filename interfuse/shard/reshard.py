@@ -1,13 +1,14 @@
 """The resharding planner: the cheapest sequence of moves from one placement to another on the same mesh.
 
 A shortest path over what each axis does (Dijkstra): slice is free, all-gather, reduce-scatter, all-reduce and all-to-all cost the bytes that
-one rank puts on the wire plus a latency in bytes. The team of a step is always that of the axis that changes.
+one rank puts on the wire, padding included, plus a latency in bytes. The team of a step is always that of the axis that changes.
 """
 
 from __future__ import annotations
 
 import heapq
 import itertools
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
@@ -75,19 +76,30 @@ def _canonical(by_axis: States, shape: tuple[int, ...], mesh_shape: tuple[int, .
     return tuple(result)
 
 
+def _chunk(cut: Cut, axis: int, shape: tuple[int, ...], mesh_shape: tuple[int, ...]) -> int:
+    """Elements of a full chunk of the dim that is cut: what a collective pads every shard to."""
+    chunk = sizes.chunk_size(shape[cut.dim], mesh_shape[axis], cut.grain)
+    assert isinstance(chunk, int)
+    return chunk
+
+
 def _local_bytes(by_axis: States, shape: tuple[int, ...], itemsize: int, mesh_shape: tuple[int, ...]) -> float:
-    total = float(itemsize)
-    for n in shape:
-        total *= n
-    for state, parts in zip(by_axis, mesh_shape, strict=True):
+    """Bytes of the largest shard."""
+    local = list(shape)
+    for axis, state in enumerate(by_axis):
         if isinstance(state, Cut):
-            total /= parts
-    return total
+            local[state.dim] = _chunk(state, axis, shape, mesh_shape)
+    return float(itemsize * math.prod(local))
 
 
 def _moves(here: States, goal: States, shape: tuple[int, ...], itemsize: int, mesh_shape: tuple[int, ...]) -> list[tuple[Step, float]]:
     """Every step that one axis can take towards something that the goal mentions, with its bytes."""
     local = _local_bytes(here, shape, itemsize, mesh_shape)
+
+    def padding(axis: int, cut: Cut) -> float:
+        """How much longer a dim becomes when it is cut in equal chunks."""
+        return mesh_shape[axis] * _chunk(cut, axis, shape, mesh_shape) / max(shape[cut.dim], 1)
+
     wanted = {state for state in goal if isinstance(state, Cut)}
     moves: list[tuple[Step, float]] = []
     for axis, state in enumerate(here):
@@ -100,8 +112,9 @@ def _moves(here: States, goal: States, shape: tuple[int, ...], itemsize: int, me
                 moves += [(Step("slice", axis, state, cut), 0.0) for cut in cuts]
             case Cut():
                 moves.append((Step("all_gather", axis, state, WHOLE), fraction * local * parts))
-                moves += [(Step("all_to_all", axis, state, cut), fraction * local) for cut in cuts if cut.dim != state.dim]
+                moves += [(Step("all_to_all", axis, state, cut), fraction * local * padding(axis, cut)) for cut in cuts if cut.dim != state.dim]
             case Partial():
                 moves.append((Step("all_reduce", axis, state, WHOLE), 2 * fraction * local))
-                moves += [(Step("reduce_scatter", axis, state, cut), fraction * local) for cut in cuts]
+                # Dims shorter than the team pad to several times their size; a result that shall lie split is still scattered, not reduced whole.
+                moves += [(Step("reduce_scatter", axis, state, cut), fraction * local * min(padding(axis, cut), 2.0)) for cut in cuts]
     return moves
