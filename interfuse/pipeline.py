@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +25,7 @@ from interfuse.plan.fuse import Segmented, fuse
 from interfuse.plan.order import order
 from interfuse.plan.segments import KernelSegment
 from interfuse.plan.steps import Scheduled
+from interfuse.run.kernels import KERNEL_SYMBOL
 from interfuse.settings import settings
 from interfuse.shard.localize import Local, localize
 from interfuse.shard.mesh import Mesh
@@ -33,9 +34,6 @@ from interfuse.shard.placement import Placement, dims_text
 from interfuse.shard.propagate import propagate
 from interfuse.shard.simplify import simplify
 from interfuse.shard.specialize import specialize
-
-KERNEL_SYMBOL = "interfuse_kernel"
-
 
 @dataclass(frozen=True, slots=True)
 class Options:
@@ -151,8 +149,8 @@ class Plan:
         """None if the program knows no mesh."""
         return self.traced.annotations.mesh if self.traced.annotations else None
 
-    def kernels_by_segment(self) -> dict[str, KernelSegment]:
-        return {s.name: s for s in self.emitted.tiled.scheduled.segments if isinstance(s, KernelSegment)}
+    def kernel_segments(self) -> Iterator[KernelSegment]:
+        return (s for s in self.emitted.tiled.scheduled.segments if isinstance(s, KernelSegment))
 
 
 def plan_key(traced: Traced, known: Mapping[str, int], options: Options) -> str:

@@ -25,6 +25,8 @@ from interfuse.run.launch import load
 
 F32, F64, F16, BF16 = DataType.Float, DataType.Double, DataType.Half, DataType.BFloat16
 I64, I32, BOOL = DataType.Int, DataType.Int32, DataType.Bool
+Scalars = Mapping[str, float]
+NONE: Scalars = {}
 
 
 class Graph:
@@ -219,13 +221,11 @@ def make_inputs(segment: KernelSegment, binding: Mapping[str, int], seed: int = 
     return made
 
 
-def reference(segment: KernelSegment, inputs: Sequence[torch.Tensor], binding: Mapping[str, int], scalars: Mapping[str, float] = {}) -> list[torch.Tensor]:
+def reference(segment: KernelSegment, inputs: Sequence[torch.Tensor], binding: Mapping[str, int], scalars: Scalars = NONE) -> list[torch.Tensor]:
     """Node by node in PyTorch."""
     values = dict(zip(segment.inputs, inputs, strict=True))
     for node in segment.nodes:
-        values[node.out] = evaluate_node(
-            node, values.__getitem__, lambda s: sizes.evaluate(s, binding), lambda s: scalar_value(s, binding, scalars)
-        )
+        values[node.out] = evaluate_node(node, values.__getitem__, lambda s: sizes.evaluate(s, binding), lambda s: scalar_value(s, binding, scalars))
     return [values[t].contiguous() for t in segment.outputs]
 
 
@@ -234,7 +234,7 @@ def empty_outputs(segment: KernelSegment, binding: Mapping[str, int]) -> list[to
     return [torch.full([sizes.evaluate(n, binding) for n in t.shape], 77, dtype=t.dtype.torch) for t in segment.outputs]
 
 
-def interpreted(segment: KernelSegment, inputs: Sequence[torch.Tensor], binding: Mapping[str, int], scalars: Mapping[str, float] = {}) -> list[torch.Tensor]:
+def interpreted(segment: KernelSegment, inputs: Sequence[torch.Tensor], binding: Mapping[str, int], scalars: Scalars = NONE) -> list[torch.Tensor]:
     kernel, outputs = tile(segment), empty_outputs(segment, binding)
     given = [scalar_value(s, binding, scalars) for s in kernel.scalar_args]
     interpret(kernel, [*inputs, *outputs], given, [sizes.evaluate(n, binding) for n in kernel.size_args])
@@ -249,7 +249,7 @@ def compile_all(segments: Sequence[KernelSegment], cache_dir: Path) -> list[tupl
     return [(k, load(paths[n], n, k.signature)) for n, k in zip(names, kernels, strict=True)]
 
 
-def call(compiled: tuple[TileKernel, object], tensors: Sequence[torch.Tensor], binding: Mapping[str, int], scalars: Mapping[str, float] = {}) -> None:
+def call(compiled: tuple[TileKernel, object], tensors: Sequence[torch.Tensor], binding: Mapping[str, int], scalars: Scalars = NONE) -> None:
     kernel, function = compiled
     given = [scalar_value(s, binding, scalars) for s in kernel.scalar_args]
     pointers = [t.data_ptr() for t in tensors]

@@ -75,7 +75,9 @@ def test_random(cache: Path) -> None:
 
 
 def test_usual_suspects(cache: Path) -> None:
-    check([gelu_bias(A, 37), softmax(A, 37), softmax(A, 37, 0), layernorm(A, 67), rmsnorm(A, 33), transposed(A, 45)], cache, BINDINGS[:2] + BINDINGS[3:])
+    check(
+        [gelu_bias(A, 37), softmax(A, 37), softmax(A, 37, 0), layernorm(A, 67), rmsnorm(A, 33), transposed(A, 45)], cache, BINDINGS[:2] + BINDINGS[3:]
+    )
     check([layernorm(40, 40, with_statistics=True), gelu_bias(3, 9, BF16), gelu_bias(3, 9, F16), gelu_bias(3, 9, F64)], cache, [{}])
 
 
@@ -101,7 +103,11 @@ def test_every_function(cache: Path) -> None:
         x, y = g.input(101, dtype=dtype), g.input(101, dtype=dtype)
         positive = g.op("abs", x)
         outs = [g.op(f, x) for f in ("neg", "exp", "tanh", "sin", "cos", "relu", "reciprocal", "sigmoid", "silu")]
-        outs += [g.op(f, positive) for f in ("log", "sqrt", "rsqrt")] + [g.op("pow", positive, y), g.op("pow", x, 2.0), *(g.op("pow", positive, p) for p in (0.5, -0.5, -1.0, 3.0, 2.5))]
+        outs += [g.op(f, positive) for f in ("log", "sqrt", "rsqrt")] + [
+            g.op("pow", positive, y),
+            g.op("pow", x, 2.0),
+            *(g.op("pow", positive, p) for p in (0.5, -0.5, -1.0, 3.0, 2.5)),
+        ]
         outs += [g.op(f, x, y) for f in ("add", "sub", "mul", "div", "maximum", "minimum", "eq", "ne", "lt", "le", "gt", "ge")]
         outs.append(g.op("where", g.op("lt", x, y), x, 0.25))
         segments.append(g.segment(*outs))
@@ -140,7 +146,9 @@ def test_special_values_survive(cache: Path) -> None:
     special = [float("nan"), float("inf"), float("-inf"), 0.0, -0.0, 1e-42, 88.7, 89.5, -103.9, -104.5, 1e30, -1e30]
     g = Graph()
     x = g.input(len(special))
-    segment = g.segment(*(g.op(f, x) for f in ("exp", "tanh", "sigmoid", "relu", "abs", "reciprocal")), g.op("maximum", x, 1.0), g.op("minimum", x, 1.0))
+    segment = g.segment(
+        *(g.op(f, x) for f in ("exp", "tanh", "sigmoid", "relu", "abs", "reciprocal")), g.op("maximum", x, 1.0), g.op("minimum", x, 1.0)
+    )
     (compiled,) = compile_all([segment], cache)
     inputs, outputs = [torch.tensor(special)], empty_outputs(segment, {})
     call(compiled, [*inputs, *outputs], {})
@@ -186,7 +194,12 @@ def test_plain_arithmetic_is_bitwise_pytorch(cache: Path) -> None:
 
 
 def test_threads_do_not_change_results(cache: Path) -> None:
-    segments = [total(700, 300, *dims) for dims in ((0,), (1,), (0, 1))] + [total(3, 70000, 1), total(70000, 3, 0), layernorm(300, 200), gelu_bias(300, 200)]
+    segments = [total(700, 300, *dims) for dims in ((0,), (1,), (0, 1))] + [
+        total(3, 70000, 1),
+        total(70000, 3, 0),
+        layernorm(300, 200),
+        gelu_bias(300, 200),
+    ]
     before = torch.get_num_threads()
     try:
         for segment, compiled in zip(segments, compile_all(segments, cache), strict=True):
@@ -359,5 +372,3 @@ def test_a_small_call_is_cheap(cache: Path) -> None:
         return (time.perf_counter() - start) / 1000
 
     assert min(seconds() for _ in range(10)) < 10e-6
-
-

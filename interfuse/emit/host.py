@@ -114,7 +114,7 @@ class _Host:
         used_axes = {a for expr in self.sizes for a in sizes.symbols(expr) if a in self.mesh.names}
         lines = [f'{axis} = rank.coordinate("{axis}")' for axis in self.mesh.names if axis in used_axes]
         lines += [f'{name} = rank.size("{name}")' for name in self.symbols if any(name in sizes.symbols(e) for e in self.sizes)]
-        lines += [f"{name} = {self._spelled(expr)}" for expr, name in self.sizes.items()]
+        lines += [f"{name} = {self._spelled(expr)}" for expr, name in self.sizes.items() if name not in self.symbols]
         teams = dict.fromkeys(s.segment.node.axis for s in self.scheduled.steps if isinstance(s, Start))
         lines += [f'team_{axis} = rank.team("{axis}")' for axis in teams]
         lines += [f'{s.segment.name} = kernels["{s.segment.name}"]' for s in self.scheduled.steps if isinstance(s, Launch)]
@@ -244,7 +244,8 @@ class _Host:
         if isinstance(size, int):
             return str(size)
         if size not in self.sizes:
-            self.sizes[size] = f"n{len(self.sizes)}"
+            text = sizes.to_text(size)
+            self.sizes[size] = text if text in self.symbols else f"n{len(self.sizes)}"
         return self.sizes[size]
 
     def _bytes(self, size: Size) -> str:

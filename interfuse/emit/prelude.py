@@ -43,6 +43,7 @@ static inline float if_tanh(float x) {
 }
 """
 
+
 def _sleef_function(name: str, ctype: str, binary: bool) -> str:
     """One function: its declaration as a vector function, its clones for 16, 8, 4 (or half as many) lanes, and its scalar form."""
     letter, lanes = ("f", 8) if ctype == "float" else ("d", 4)
@@ -136,15 +137,21 @@ static inline float if_load(f16 x) {
     const uint32_t special = rest >= 0x0f800000u ? 0x7f800000u | rest : __builtin_bit_cast(uint32_t, scaled);
     return __builtin_bit_cast(float, special | sign);
 }
-static inline f16 if_f16(float x) {
-    const uint32_t bits = __builtin_bit_cast(uint32_t, x), sign = bits & 0x80000000u, magnitude = bits ^ sign;
-    const uint32_t tiny = __builtin_bit_cast(uint32_t, __builtin_bit_cast(float, magnitude) + 0.5f) - 0x3f000000u;
-    const uint32_t normal = (magnitude - 0x38000000u + 0xfffu + ((magnitude >> 13) & 1)) >> 13;
-    const uint32_t finite = magnitude < 0x38800000u ? tiny : normal;
-    const uint32_t half = magnitude >= 0x47800000u ? (magnitude > 0x7f800000u ? 0x7e00u : 0x7c00u) : finite;
-    return {(uint16_t)(half | (sign >> 16))};
+static inline f16 if_f16(float x) {  // x is rounded already
+    const int32_t bits = __builtin_bit_cast(int32_t, x), magnitude = bits & 0x7fffffff;
+    const int32_t tiny = __builtin_bit_cast(int32_t, __builtin_bit_cast(float, magnitude) + 0.5f) - 0x3f000000;
+    const int32_t finite = magnitude < 0x38800000 ? tiny : (magnitude - 0x38000000) >> 13;
+    const int32_t half = magnitude > 0x7f800000 ? 0x7e00 : magnitude == 0x7f800000 ? 0x7c00 : finite;
+    return {(uint16_t)(half | ((bits >> 16) & 0x8000))};
 }
-static inline float if_round_f16(float x) { return if_load(if_f16(x)); }
+static inline float if_round_f16(float x) {
+    const int32_t bits = __builtin_bit_cast(int32_t, x), magnitude = bits & 0x7fffffff;
+    const float tiny = (__builtin_bit_cast(float, magnitude) + 0.5f) - 0.5f;  // a multiple of 2^-24
+    const int32_t normal = (magnitude + 0xfff + ((magnitude >> 13) & 1)) & ~0x1fff;
+    const int32_t finite = magnitude < 0x38800000 ? __builtin_bit_cast(int32_t, tiny) : normal;
+    const int32_t rounded = magnitude > 0x7f800000 ? 0x7fc00000 : finite >= 0x47800000 ? 0x7f800000 : finite;
+    return __builtin_bit_cast(float, rounded | (bits & (int32_t)0x80000000));
+}
 """,
     "if_exp2i": "static inline float if_exp2i(int32_t n) { return __builtin_bit_cast(float, (n + 127) << 23); }\n",
     "if_vectors": _VECTORS,

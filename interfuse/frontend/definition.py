@@ -28,6 +28,7 @@ from interfuse.errors import (
     UndefinedProgram,
 )
 from interfuse.frontend import ops as ops_module
+from interfuse.frontend.calls import Asked, Calls
 from interfuse.frontend.handles import TensorView, Val
 from interfuse.frontend.ops import Ops
 from interfuse.frontend.sched import Sched
@@ -41,7 +42,6 @@ from interfuse.shard.mesh import Mesh
 from interfuse.shard.placed import Annotations, Traced
 
 if TYPE_CHECKING:
-    from interfuse.frontend.calls import Calls
     from interfuse.view.report import Report
 
 
@@ -274,8 +274,6 @@ class FusionDefinition:
 
     @cached_property
     def _calls(self) -> Calls:
-        from interfuse.frontend.calls import Calls
-
         return Calls(self.source)
 
     def execute(
@@ -295,7 +293,9 @@ class FusionDefinition:
         outputs. `global_sizes[i]` is the *global* shape of input i where it cannot be known from local sizes (an uneven symbolic split dim).
         Ranks outside the mesh return an empty list. Raises InputError and its kinds, RankFailed.
         """
-        return self._calls.execute(inputs, device, global_sizes, strict, tuple(_enable_options), tuple(_disable_options))
+        if device is None and global_sizes is None and not strict and not _enable_options and not _disable_options:
+            return self._calls.execute(inputs, None)
+        return self._calls.execute(inputs, Asked(device, global_sizes, strict, tuple(_enable_options), tuple(_disable_options)))
 
     def simulate(
         self,
@@ -309,7 +309,7 @@ class FusionDefinition:
 
         Takes and gives *global* tensors. Raises ReplicasDiffer if ranks that should hold the same values do not.
         """
-        return self._calls.simulate(global_inputs, strict, tuple(_enable_options), tuple(_disable_options))
+        return self._calls.simulate(global_inputs, Asked(None, None, strict, tuple(_enable_options), tuple(_disable_options)))
 
     def explain(
         self,
@@ -326,7 +326,7 @@ class FusionDefinition:
 
         `inputs` may be global or local; without them the sizes of the last call are used, and if there was none sizes stay symbols.
         """
-        return self._calls.explain(inputs, global_sizes, rank, stop, strict, tuple(_enable_options), tuple(_disable_options))
+        return self._calls.explain(inputs, rank, stop, Asked(None, global_sizes, strict, tuple(_enable_options), tuple(_disable_options)))
 
     def __repr__(self) -> str:
         """Runnable Python: defines `program(fd)`, which rebuilds this definition and its schedule."""

@@ -33,13 +33,15 @@ class Call:
     args: tuple[Size, ...]
 
     def __str__(self) -> str:
-        if self.function == "floordiv":
-            return f"({to_text(self.args[0])}) // ({to_text(self.args[1])})"
-        if self.function == "mod":
-            return f"({to_text(self.args[0])}) % ({to_text(self.args[1])})"
+        if self.function in _INFIX:
+            left, right = (to_text(a) for a in self.args)
+            left = f"({left})" if " " in left else left
+            right = f"({right})" if not right.isidentifier() and not right.isdigit() else right
+            return f"{left} {_INFIX[self.function]} {right}"
         return f"{self.function}({', '.join(to_text(a) for a in self.args)})"
 
 
+_INFIX = {"floordiv": "//", "mod": "%"}
 Atom = Union[Sym, Call]
 Monomial = tuple[Atom, ...]
 
@@ -290,7 +292,8 @@ def to_text(value: Size) -> str:
         return str(value)
     pieces = []
     for monomial, factor in value.terms:
-        atoms = [f"({a})" if isinstance(a, Call) and a.function in ("floordiv", "mod") else str(a) for a in monomial]
+        alone = len(monomial) == 1 and factor == 1 and len(value.terms) == 1
+        atoms = [f"({a})" if isinstance(a, Call) and a.function in _INFIX and not alone else str(a) for a in monomial]
         if factor not in (1, -1) or not atoms:
             atoms.insert(0, str(abs(factor)))
         pieces.append(("-" if factor < 0 else "+", "*".join(atoms)))

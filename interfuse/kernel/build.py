@@ -112,6 +112,11 @@ class Builder:
     def total(self, loops: Sequence[str]) -> Size:
         return sizes.product(self.extent[name] for name in loops)
 
+    def known(self, size: Size) -> Size:
+        """The size outside the kernel, where it may be a number."""
+        outside = {sizes.to_text(inside): size for size, inside in self.space.size.names.items()}
+        return sizes.substitute(size, outside)
+
     def open(self, *names: str) -> None:
         """Enters a loop that defines these indices."""
         self.scopes.append(Scope())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Union, assert_never
+from typing import TypeAlias, assert_never
 
 import torch
 
@@ -34,7 +34,7 @@ from interfuse.kernel.nodes import (
     Write,
 )
 
-Index = Union[int, torch.Tensor]
+Index: TypeAlias = int | torch.Tensor
 
 
 def interpret(kernel: TileKernel, tensors: Sequence[torch.Tensor], scalars: Sequence[bool | int | float], size_values: Sequence[int]) -> None:
@@ -177,5 +177,3 @@ class _Machine:
 def _merge(op: ReduceOp, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     a, b = torch.broadcast_tensors(a, b)
     return op.torch(torch.stack([a, b]), (0,)).to(a.dtype)
-
-

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, Union
+from typing import Literal
 
 from interfuse.ir import sizes
 from interfuse.ir.dtypes import DataType
@@ -122,7 +122,7 @@ class Merge:
     dtype: DataType
 
 
-Value = Union[Load, Number, Argument, IndexValue, Ref, Element, Compute, Convert, Select, Merge]
+Value = Load | Number | Argument | IndexValue | Ref | Element | Compute | Convert | Select | Merge
 
 # ---- statements -----------------------------------------------------------------------------------------------------------------------------
 
@@ -207,7 +207,7 @@ class Branch:
     other: tuple[Statement, ...]
 
 
-Statement = Union[Let, LetIndex, Array, Write, Fold, Store, Loop, Branch]
+Statement = Let | LetIndex | Array | Write | Fold | Store | Loop | Branch
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,18 +15,29 @@ from interfuse.ir.nodes import Reduce
 from interfuse.ir.sizes import Size
 from interfuse.kernel.affine import coefficient, flatten
 from interfuse.kernel.build import Builder
-from interfuse.kernel.nodes import Array, Branch, Element, Fold, Merge, Number, Ref, Write
+from interfuse.kernel.nodes import Array, Branch, Element, Fold, Merge, Ref, Write
 from interfuse.kernel.space import is_full
 
 WIDTH = 32  # accumulators of an inner reduction: four 8-lane vectors hide the latency of an add
 ROW = 512  # accumulators of an outer reduction: 2 KiB of a row at a time
+SHORT = 16  # elements of a row too short for lanes
 CHUNKS = 64  # pieces of a reduction that has few kept elements
 FEW = 32  # grid iterations below which it is cut
 MANY = 65536  # elements above which cutting pays
 
 
 def lane_loop(build: Builder) -> str:
-    """The loop along which most of the full-sized loads are contiguous; a reduced one where it is a draw."""
+    """The loop along which most of the full-sized loads are contiguous; a reduced one where it is a draw.
+
+    Rows known to be shorter than SHORT would leave lanes idle: then the lanes run over rows, whose block lies in the nearest cache.
+    """
+    lane = _contiguous(build)
+    length = build.known(build.extent[lane])
+    short = lane in build.reduced and build.kept and isinstance(length, int) and length < SHORT
+    return build.kept[-1] if short else lane
+
+
+def _contiguous(build: Builder) -> str:
     votes: Counter[str] = Counter({build.reduced[-1]: 0})
     loops = build.kept + build.reduced
     depths = {load: sum(coefficient(build.at(load.index), name) != 0 for name in loops) for load in build.loads}

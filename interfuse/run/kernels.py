@@ -11,10 +11,14 @@ import torch
 from interfuse.ir import sizes
 from interfuse.ir.nodes import Const, Scalar, ScalarCompute, ScalarInput, SizeScalar, Tensor
 from interfuse.ir.sizes import Size
+from interfuse.kernel.nodes import TileKernel
 from interfuse.ops.evaluate import evaluate_node
 from interfuse.plan.segments import KernelSegment
+from interfuse.run.build import build
+from interfuse.run.launch import load
 
 Kernel = Callable[..., None]
+KERNEL_SYMBOL = "interfuse_kernel"
 _warned = False
 
 
@@ -28,6 +32,18 @@ def warn_no_compiler() -> None:
             "or name one in CXX.",
             stacklevel=4,
         )
+
+
+def load_kernels(sources: Mapping[str, str], kernels: Mapping[str, TileKernel]) -> dict[str, Kernel]:
+    """Compiled functions of named kernel texts. Raises BuildError."""
+    paths = build(sources)
+    return {name: load(path, KERNEL_SYMBOL, signature_of(kernels[name])) for name, path in paths.items()}
+
+
+def signature_of(kernel: TileKernel) -> str:
+    """One letter per argument: pointers, then scalars (d a double, i an integer), then sizes."""
+    scalars = "".join("d" if s.dtype.is_float else "i" for s in kernel.scalar_args)
+    return "p" * len(kernel.buffers) + scalars + "i" * len(kernel.size_args)
 
 
 def aten_kernel(segment: KernelSegment, binding: Mapping[str, int]) -> Kernel:

@@ -109,7 +109,8 @@ class _Localizer:
                 self.at[key] = self._step(step, tensor, move.arg, here)
             tensor, here = self.at[key], there
         if any(s.kind == "all_gather" for s in plan.steps) and move.out not in self.placed.given and self.placed.placement[move.out].is_replicated:
-            self.gathered.append(f"{move.arg.name} is gathered whole ({self.placed.why[move.out]}): {plan.wire_bytes:.0f} bytes a rank")
+            where = self.placed.program.where.get(move.arg.name, "")
+            self.gathered.append(f"{move.arg.name} ({where or 'no line'}) is gathered whole ({self.placed.why[move.out]}): {plan.wire_bytes:.0f} bytes a rank")
         return tensor
 
     def _step(self, step: reshard.Step, tensor: Tensor, of: Tensor, here: States) -> Tensor:
