@@ -150,9 +150,10 @@ def column_linear(d: int, k: int = 5, n: int | None = None, style: str = "method
 def row_linear(d: int, k: int | None = None, bias: bool = False, style: str = "methods", placed: str = "both", rows: int = 3) -> Case:
     """[rows, k] × [4, k]: the contracted dim is split; a bias must be added once."""
     k = d * 3 if k is None else k
+    first = -1 if placed == "both" else rows  # what is given alone must be worth more than what moving it would save
 
     def define(fd: FusionDefinition) -> Handles:
-        x, w = fd.define_tensor([-1, k], dtype=BF16, contiguity=True), fd.define_tensor([4, k], dtype=BF16, contiguity=True)
+        x, w = fd.define_tensor([first, k], dtype=BF16, contiguity=True), fd.define_tensor([4, k], dtype=BF16, contiguity=True)
         y = fd.ops.linear(x, w, fd.define_tensor([4], dtype=BF16) if bias else None)
         fd.add_output(y)
         return x, w, y
@@ -181,7 +182,7 @@ def linear_scatter(d: int, t: int | None = None, k: int | None = None, bias: boo
     where = [{2: "x"}, {k_dim: "x"}, {1: "x", "r": "x"} if loop else {1: "x"}]
     shapes = [(3, t, k), (7, k) if form == "linear" else (k, 7)] + [(7,)] * (bias and form == "linear")
     name = f"{form} scatter {t} {k}{' bias' * (bias and form == 'linear')}, {style} on {d}"
-    most = 2 if k <= 56 else 1
+    most = 2 if k <= 56 else 1  # sums stay below 256, where bfloat16 knows every integer
     return Case(name, line(d), define, where, tensors(*shapes, dtype=BF16, most=most), linear if form == "linear" else torch.matmul, (("reduce_scatter", "x"),), ({1: "x"},), style)
 
 
@@ -362,7 +363,7 @@ def sequence_mlp(d: int, s: int | None = None, f: int | None = None, rank3: bool
     t = len(shape) - 1
     where: list[Where | None] = [{t: "x"}, {0: "x"}, {1: "x"}, {0: "x"}, {t: "x"} if apart else None, {} if whole_out else None]
     shapes = [(*shape, h), (f, h), (h, f), (f,), (h,)] + [(*shape, h)] * apart
-    issues = (("all_gather", "x"), ("reduce_scatter", "x")) + (("all_gather", "x"),) * whole_out
+    issues = (("all_gather", "x"), ("all_reduce" if whole_out else "reduce_scatter", "x"))
     name = f"sequence mlp {list(shape)} {f} {dtype.short}{' apart' * apart}{' whole' * whole_out}, {style} on {d}"
     define, reference = _mlp(dtype, shape, h, f, True, True, apart), _mlp_reference(True, True, apart)
     return Case(name, line(d), define, where, tensors(*shapes, dtype=dtype, most=1), reference, issues, ({} if whole_out else {t: "x"},), style)
@@ -372,7 +373,7 @@ def mesh_mlp(ranks: Any, sequence: bool, b: int | None = None, s: int | None = N
     """Data parallelism over dp, tensor parallelism over tp; with `sequence` also tokens over tp."""
     mesh = DeviceMesh(torch.tensor(ranks), names=("dp", "tp"))
     dp, tp = mesh.shape
-    b, s, f, h = 2 * dp if b is None else b, 3 * tp if s is None else s, 4 * tp if f is None else f, 5
+    b, s, f, h = 2 * dp if b is None else b, 3 * tp if s is None else s, 8 * tp if f is None else f, 5
     lies: Where = {0: "dp", 1: "tp"} if sequence else {0: "dp"}
     where: list[Where | None] = [lies, {0: "tp"}, {1: "tp"}, {0: "tp"}, None, None]
     issues = (("all_gather", "tp"), ("reduce_scatter", "tp")) if sequence else (("all_reduce", "tp"),)
@@ -417,7 +418,7 @@ STYLES = ("methods", "class", "torch")
 def _on_a_line(d: int) -> Iterable[Case]:
     mesh = line(d)
     yield from (column_linear(d, style=style) for style in STYLES)
-    yield from (column_linear(d, placed="weight"), row_linear(d, placed="weight"))
+    yield from (column_linear(d, placed="weight"), row_linear(d, 12 * d, placed="weight"))
     yield from (row_linear(d, bias=bias, style=style) for bias in (False, True) for style in STYLES)
     yield row_linear(d, bias=True, placed="loop")
     yield from (linear_scatter(d, style=style) for style in ("methods", "class"))
@@ -444,21 +445,21 @@ def _on_a_line(d: int) -> Iterable[Case]:
 def _uneven(d: int) -> Iterable[Case]:
     mesh = line(d)
     for n, other in ((5, 7), (7, 1), (1, 5)):
-        yield from (column_linear(d, n=n), row_linear(d, k=n, bias=True), row_linear(d, k=n, style="class"))
+        yield from (column_linear(d, n=n), row_linear(d, k=n, bias=True, placed="loop"), row_linear(d, k=n, style="class", placed="loop"))
         yield from (linear_scatter(d, t=n, k=7 * d), linear_scatter(d, t=other, k=n, form="matmul"))
         yield from (move(mesh, [n], {0: "x"}, {}, [GATHER]), move(mesh, [3, n], {1: "x"}, {}, [GATHER]), move(mesh, [3, n], {}, {1: "x"}, []))
         yield from (move(mesh, [n, other], {a: "x"}, {1 - a: "x"}, [EXCHANGE]) for a in (0, 1))
         yield from (reduced(d, op, result, n, other) for op in TORCH_REDUCE for result in ("whole", "scatter", "unsplit"))
         yield from (product_beside_ones(d, n), mean(d, n))
         yield from (product(d, "NN", result, n, other) for result in ("none", "gather", "reduce", "scatter"))
-    yield from (sequence_mlp(d, s, f) for s, f in ((5, 7), (7, 5), (1, 5), (7, 4 * d), (1, 1)))
+    yield from (sequence_mlp(d, s, f) for s, f in ((5, 7), (7, 11), (1, 5), (7, 4 * d + 1), (1, 1)))
     yield from (var_mean(d, 5), var_mean(d, 7))
 
 
 def _on_a_grid(grids: Iterable[Any]) -> Iterable[Case]:
     for ranks in grids:
         yield from (mesh_mlp(ranks, sequence) for sequence in (False, True))
-        yield mesh_mlp(ranks, True, b=3, s=5, f=7, style="torch")
+        yield mesh_mlp(ranks, True, b=3, s=5, f=23, style="torch")
         mesh = DeviceMesh(torch.tensor(ranks))
         y, x = mesh.shape
         yield move(mesh, [2 * y, 3 * x], {0: "y", 1: "x"}, {0: "y"}, [("all_gather", "x")])

@@ -108,7 +108,7 @@ template <class Narrow, class Wide> static inline Narrow if_narrow(Wide wide) {
 # name → text; a piece's needs are the other names that its text mentions
 PIECES: dict[str, str] = {
     "Scratch": """\
-// Memory for the results of chunks, freed with the call.
+// Memory for a row or for the results of chunks, freed where its scope ends.
 struct Scratch {
     void* memory;
     explicit Scratch(int64_t bytes) : memory(__builtin_malloc(bytes)) {}
@@ -132,10 +132,10 @@ static inline bf16 if_bf16(float x) { return {(uint16_t)(__builtin_bit_cast(uint
 // In memory only; values are held in float. Conversions are by arithmetic on bits, which vectorises on every machine (after F. Giesen).
 struct f16 { uint16_t bits; };
 static inline float if_load(f16 x) {
-    const uint32_t sign = (uint32_t)(x.bits & 0x8000u) << 16, rest = (uint32_t)(x.bits & 0x7fffu) << 13;
+    const int32_t bits = x.bits, rest = (bits & 0x7fff) << 13;
     const float scaled = __builtin_bit_cast(float, rest) * 0x1p112f;
-    const uint32_t special = rest >= 0x0f800000u ? 0x7f800000u | rest : __builtin_bit_cast(uint32_t, scaled);
-    return __builtin_bit_cast(float, special | sign);
+    const int32_t finite = __builtin_bit_cast(int32_t, scaled);
+    return __builtin_bit_cast(float, (rest >= 0x0f800000 ? 0x7f800000 | rest : finite) | (int32_t)((uint32_t)(bits & 0x8000) << 16));
 }
 static inline f16 if_f16(float x) {  // x is rounded already
     const int32_t bits = __builtin_bit_cast(int32_t, x), magnitude = bits & 0x7fffffff;

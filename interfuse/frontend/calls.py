@@ -30,6 +30,7 @@ from interfuse.settings import check_options, settings
 from interfuse.shard.mesh import Mesh
 from interfuse.shard.placed import Traced
 from interfuse.view.dump import dump
+from interfuse.view.logs import log_lookup, log_plan
 from interfuse.view.report import Report, register
 
 _PLANS: dict[str, Plan] = {}
@@ -81,7 +82,7 @@ class Calls:
 
     def execute(self, values: Sequence[Any], asked: Asked | None) -> list[torch.Tensor]:
         """`asked` None: a call without options, the fast way."""
-        key = tuple(
+        key: tuple[Any, ...] = tuple(
             [(type(v), v.shape, v.dtype, v.device, v.requires_grad) if isinstance(v, torch.Tensor) else v if type(v) is int else type(v) for v in values]
         )
         if asked is not None:
@@ -126,8 +127,9 @@ class Calls:
         self.inputs.compare(agreement.agree(number, facts, topic="sizes"))
         self.inputs.check_requirements(found.known)
         plan = self._plan(found, asked.options())
-        signature = {"program": self.name, "plan": plan.digest, **facts}
-        agreement.agree(number, {**signature, "decisions": plan.emitted.host.splitlines()}, topic="plan")
+        decisions = plan.emitted.host.splitlines()[1:]  # the first line names the plan
+        signature = {"program": self.name, "plan": plan.digest, "decisions": decisions, **facts}
+        agreement.agree(number, signature, topic="plan")
         return self._bind(key, plan, agreement, signature)
 
     def _bind(self, key: Any, plan: Plan, agreement: Agreement | None, signature: dict[str, Any]) -> Main:
@@ -135,8 +137,8 @@ class Calls:
         rank = Communicator.instance().rank() if self.mesh is not None else 0
         comm = Comm(Communicator.instance(), mesh.ranks, agreement) if agreement is not None else None
         place = Rank(mesh, rank, comm, plan.known)
-        if settings().dump_dir is not None:
-            dump(plan, rank, settings().dump_dir)
+        if (folder := settings().dump_dir) is not None:
+            dump(plan, rank, folder)
         main = compile_text(plan.emitted.host, plan.key[:12])(place, self._kernels(plan, place))
         if any(isinstance(part, tuple) and part[-1] is True for part in key):
             main = torch.no_grad()(main)
@@ -162,9 +164,12 @@ class Calls:
 
     def _plan(self, found: Sizes, options: Options) -> Plan:
         key = plan_key(self.traced, found.known, options)
-        if key not in _PLANS:
+        hit = key in _PLANS
+        if not hit:
             _PLANS[key] = compile_plan(self.traced, found.known, options)
             register(_PLANS[key])
+            log_plan(_PLANS[key], self._rank_for(None))
+        log_lookup(key, hit)
         return _PLANS[key]
 
     @staticmethod

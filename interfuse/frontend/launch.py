@@ -160,6 +160,12 @@ def joined() -> Iterator[World]:
     dist.destroy_process_group()  # not where the block raised: other ranks may still be in a collective, and waiting for them could hang
 
 
+def gloo_is_available() -> bool:
+    import torch.distributed as dist
+
+    return dist.is_available() and dist.is_gloo_available()
+
+
 def handshake() -> bool:
     """Whether two ranks on this host find each other and sum a tensor over Gloo."""
     return start_ranks([_HANDSHAKE], 2, HANDSHAKE_S) == 0

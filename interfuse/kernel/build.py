@@ -70,6 +70,8 @@ class Builder:
         self.depth: dict[str, int] = {}
         self.results: dict[Tensor, Value] = {}
         self.staged: dict[Load, Element] = {}
+        self.rows: dict[Point, str] = {}  # values kept for a later pass, and the arrays that hold them
+        self.written: set[Point] = set()  # those of them that an earlier pass has written
         self.count = 0
         self.extent = dict(space.extents)
         self.rename: dict[str, Size] = {}
@@ -81,7 +83,7 @@ class Builder:
 
     def _loads(self) -> list[Load]:
         """Every load of the kernel before loops are collapsed, in order of inputs."""
-        wanted = self._wanted([(stored, index, ()) for _, stored, index in self.space.roots], through_reductions=True)
+        wanted = self.wanted([(stored, index, ()) for _, stored, index in self.space.roots], through_reductions=True)
         self._conditions = [w.index for points in wanted.values() for _, mask in points for w in mask]
         self._conditions += [index[0] for node in self.space.nodes if isinstance(node, Iota) for index, _ in wanted.get(node.out, ())]
         found = []
@@ -201,13 +203,15 @@ class Builder:
             self.scalars[scalar] = Argument(f"c{len(self.scalars)}", DataType.Int if held.is_int else held)
         return self.convert(self.scalars[scalar], scalar.dtype)
 
-    def _wanted(self, roots: Sequence[Point], *, through_reductions: bool = False) -> dict[Tensor, dict[tuple[Index, Mask], list[Point]]]:
+    def wanted(self, roots: Sequence[Point], *, through_reductions: bool = False) -> dict[Tensor, dict[tuple[Index, Mask], list[Point]]]:
         """Where every tensor is needed for the roots, with what each such element reads."""
         wanted: dict[Tensor, dict[tuple[Index, Mask], list[Point]]] = {}
         for tensor, index, mask in roots:
             wanted.setdefault(tensor, {})[index, mask] = []
         for node in reversed(self.space.nodes):
             for (index, mask), operands in wanted.get(node.out, {}).items():
+                if (node.out, index, mask) in self.written:
+                    continue
                 if isinstance(node, Reduce) and node in self.space.reduces:
                     operands += [(node.arg, self.space.reduces[node][1], ())] if through_reductions else []
                 else:
@@ -218,7 +222,7 @@ class Builder:
 
     def values(self, roots: Sequence[tuple[Tensor, Index]]) -> list[Value]:
         """Writes what the roots need into the open scopes; reductions must be finished."""
-        wanted = self._wanted([(tensor, index, ()) for tensor, index in roots])
+        wanted = self.wanted([(tensor, index, ()) for tensor, index in roots])
         done: dict[Point, Value] = {}
         for tensor, buffer in self.inputs.items():
             for index, mask in wanted.get(tensor, ()):
@@ -227,10 +231,20 @@ class Builder:
             for (index, mask), operands in wanted.get(node.out, {}).items():
                 if node.out in self.results:
                     result = self.convert(self.results[node.out], node.out.dtype)
+                elif (node.out, index, mask) in self.written:
+                    result = self.let(self.row_element((node.out, index, mask)))
                 else:
                     result = self._build(node, index, [done[p] for p in operands])
+                    if (node.out, index, mask) in self.rows:
+                        element = self.row_element((node.out, index, mask))
+                        self.emit(Write(element.array, element.index, result))
                 done[node.out, index, mask] = result
         return [done[tensor, index, ()] for tensor, index in roots]
+
+    def row_element(self, point: Point) -> Element:
+        """Where a kept row holds the value at the present reduced index."""
+        position = flatten([sizes.symbol(name) for name in self.reduced], [self.extent[name] for name in self.reduced])
+        return Element(self.rows[point], position, point[0].dtype.compute)
 
     def load(self, load: Load) -> Value:
         found = Load(load.buffer, self.at(load.index), self._mask(load.mask), load.dtype)

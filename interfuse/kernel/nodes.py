@@ -145,7 +145,7 @@ class LetIndex:
 
 @dataclass(frozen=True, slots=True)
 class Array:
-    """A local array of `count` elements, uninitialised. `where`: on the stack, one per thread, or one for the whole kernel."""
+    """A local array of `count` elements, uninitialised. `where`: on the stack, on the heap of a thread, or one for the whole kernel."""
 
     name: str
     dtype: DataType

@@ -11,18 +11,19 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from interfuse.ir import sizes
-from interfuse.ir.nodes import Reduce
+from interfuse.ir.nodes import Pointwise, Reduce
 from interfuse.ir.sizes import Size
 from interfuse.kernel.affine import coefficient, flatten
 from interfuse.kernel.build import Builder
 from interfuse.kernel.nodes import Array, Branch, Element, Fold, Merge, Ref, Write
-from interfuse.kernel.space import is_full
+from interfuse.kernel.space import Point, is_full, loops_of
 
 WIDTH = 32  # accumulators of an inner reduction: four 8-lane vectors hide the latency of an add
 ROW = 512  # accumulators of an outer reduction: 2 KiB of a row at a time
 SHORT = 16  # elements of a row too short for lanes
 CHUNKS = 64  # pieces of a reduction that has few kept elements
 FEW = 32  # grid iterations below which it is cut
+CHEAP = frozenset({"abs", "neg", "relu", "maximum", "minimum", "where", "reciprocal"})  # sooner computed again than stored and read
 MANY = 65536  # elements above which cutting pays
 
 
@@ -129,12 +130,35 @@ class Inner(_Nest):
     def whole(self) -> None:
         build = self.build
         var, count = build.open_grid(self.grid, [])
-        for number in range(1, build.space.levels + 1):
-            self.one_pass(self.level(number), 0, build.extent[self.lane], {})
+        passes = [self.level(number) for number in range(1, build.space.levels + 1)]
+        kept = self._keep_rows(passes)
+        for number, reduces in enumerate(passes):
+            self.one_pass(reduces, 0, build.extent[self.lane], {})
+            build.written |= kept[number]
         if self.full:
             self.serial(self.reduced, self._store_row)
         build.store(self.rows)
         build.close("grid", var, 0, count, work=build.total(build.kept + build.reduced))
+
+    def _keep_rows(self, passes: Sequence[Sequence[Reduce]]) -> list[set[Point]]:
+        """Costly values that a later pass needs again get a row of memory: which, by the pass that writes them."""
+        build, space = self.build, self.build.space
+        roots: list[list[Point]] = [[(r.arg, space.reduces[r][1], ()) for r in reduces] for reduces in passes]
+        roots.append([(stored, index, ()) for _, stored, index in self.full])
+        needed = [{(t, index, mask) for t, points in build.wanted(each).items() for index, mask in points} for each in roots]
+        kept: list[set[Point]] = [set() for _ in passes]
+        for node in space.nodes:
+            if not (isinstance(node, Pointwise) and node.op.cpp.startswith("if_") and node.op.name not in CHEAP):
+                continue
+            for number, points in enumerate(needed[:-1]):
+                later = set().union(*needed[number + 1 :])
+                for point in sorted((p for p in points & later if p[0] is node.out and not p[2]), key=lambda p: str(p[1])):
+                    if point not in build.rows and set(space.reduced) <= loops_of(point[1]):
+                        build.rows[point] = name = build.fresh("row")
+                        build.depth[name] = len(build.scopes) - 1
+                        build.emit(Array(name, node.out.dtype.compute, build.total(build.reduced), "thread"))
+                        kept[number].add(point)
+        return kept
 
     def _store_row(self) -> None:
         self.build.open(self.lane)

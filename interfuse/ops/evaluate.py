@@ -81,8 +81,8 @@ def evaluate_node(node: Node, value: Callable[[Tensor], torch.Tensor], size: Cal
             return value(node.arg).permute(node.dims)
         case Slice():
             arg = value(node.arg)
-            for d, (start, length) in enumerate(zip(node.starts, shape, strict=True)):
-                arg = arg.narrow(d, size(start), length)
+            for d, (first, length) in enumerate(zip(node.starts, shape, strict=True)):
+                arg = arg.narrow(d, size(first), length)
             return arg
         case Pad():
             arg = value(node.arg)

@@ -26,7 +26,8 @@ def allocate(scheduled: Scheduled) -> Scheduled:
     peaks: list[Size] = []
     for index, step in enumerate(scheduled.steps):
         if isinstance(step, (Launch, CallLibrary, Start)):
-            step = _in_place(step, index, scheduled, owned, kept, base)
+            if isinstance(step, Start):
+                step = _in_place(step, index, scheduled, owned, kept, base)
             for t in writes(step.segment):
                 if isinstance(step, Start) and step.in_place:
                     live[t] = live.pop(step.segment.node.arg)
@@ -74,9 +75,9 @@ def _last_use(scheduled: Scheduled, base: dict[Tensor, Tensor]) -> dict[Tensor, 
     return last
 
 
-def _in_place(step: HostStep, index: int, scheduled: Scheduled, owned: set[Tensor], kept: set[Tensor], base: dict[Tensor, Tensor]) -> HostStep:
+def _in_place(step: Start, index: int, scheduled: Scheduled, owned: set[Tensor], kept: set[Tensor], base: dict[Tensor, Tensor]) -> Start:
     """An all-reduce whose operand is the program's own memory that nothing else reads from now on."""
-    if not isinstance(step, Start) or not isinstance(step.segment.node, AllReduce):
+    if not isinstance(step.segment.node, AllReduce):
         return step
     source = step.segment.node.arg
     if source in base or source not in owned or source in kept:
@@ -93,9 +94,7 @@ def _bytes(tensor: Tensor) -> Size:
 
 def _largest(peaks: list[Size]) -> Size:
     """The largest of the sums; exact when sizes are numbers."""
-    known = [p for p in peaks if isinstance(p, int)]
-    result: Size = max(known, default=0)
-    for p in peaks:
-        if not isinstance(p, int):
-            result = sizes.maximum(result, p) if result else p
+    result: Size = 0
+    for p in dict.fromkeys(peaks):
+        result = max(result, p) if isinstance(result, int) and isinstance(p, int) else sizes.maximum(result, p)
     return result

@@ -188,8 +188,14 @@ class _Fusion:
         return any(t in self.position and not self._in_memory(t) for t in operands(node))
 
     def _boundary(self, node: Node) -> str:
-        made = [t.name for t in operands(node) if self._in_memory(t)]
+        made = dict.fromkeys(self._memory_of(t).name for t in operands(node) if self._in_memory(t))
         return f"starts from {', '.join(made)} in memory" if made else "starts here"
+
+    def _memory_of(self, tensor: Tensor) -> Tensor:
+        """The tensor that a view shows."""
+        while tensor in self.floating:
+            (tensor,) = operands(self.nodes[self.position[tensor]])
+        return tensor
 
     def _try(self, i: int, chosen: list[int], needs: set[int]) -> bool:
         inside = set(chosen)

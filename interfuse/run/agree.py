@@ -41,6 +41,7 @@ class Ledger:
     posted: set[tuple[int, str]] = field(default_factory=set)
     aborts: list[dict[str, Any]] = field(default_factory=list)
     left: dict[int, int] = field(default_factory=dict)  # rank → the last call that it finished before a clean exit
+    plans: set[str] = field(default_factory=set)  # plans that all members agreed on: any of them may come without a new agreement
 
     @property
     def prefix(self) -> str:
@@ -62,7 +63,10 @@ class Ledger:
             self.cursor += 1
             match entry["kind"]:
                 case "post":
-                    self.posts.setdefault((entry["call"], entry["topic"]), {})[entry["by"]] = entry["signature"]
+                    answers = self.posts.setdefault((entry["call"], entry["topic"]), {})
+                    answers[entry["by"]] = entry["signature"]
+                    if len(answers) == len(self.members):
+                        self.plans |= {plan for answer in answers.values() if (plan := answer.get("plan"))}
                 case "abort":
                     self.aborts.append(entry)
                 case "leave":
@@ -103,11 +107,30 @@ class Agreement:
         """The call in which this rank last raised, 0 at first. Teams of an earlier generation are unusable."""
         return self._ledger.cleared
 
+    @property
+    def number(self) -> int:
+        """The call that runs now."""
+        return self._ledger.number
+
+    @property
+    def fingerprint(self) -> int | None:
+        """63 bits of the plan of the call that runs now; None while these members know one plan only, which nobody can take for another."""
+        plan = self._ledger.history[self._ledger.number].get("plan", "")
+        return int(plan[:15], 16) if plan and len(self._ledger.plans) > 1 else None
+
+    def differs(self, team: Iterable[int], collective: str, tensor: str) -> NoReturn:
+        """Ranks of a team run different plans: say so with what each of them calls, on every one."""
+        others = [member for member in team if member != self.rank]
+        wait_until(lambda: False, GRACE_S, lambda _: self.poll(collective, tensor, awaited=others, blocked_s=LAST_PATIENCE_S + 1))
+        self._raise(PlansDiffer(f"{self._where(collective, tensor)}: {_ranks(team)} run different plans", collective=collective, tensor=tensor))
+
     def begin(self, signature: Signature | None = None) -> int:
         """Start a call of this program and return its number (1, 2, …) among the calls of these members. No store traffic.
 
         `signature` is what this rank would say if asked; it must be JSON-able, is kept, and may be the same object each time.
         """
+        if 0 < self._ledger.cleared == self._ledger.number:
+            self._ledger.read()  # What was agreed before the failure counts on every rank alike.
         self._ledger.number += 1
         self._ledger.remember(self._ledger.number, {"program": self.program} if signature is None else signature)
         return self._ledger.number

@@ -122,6 +122,7 @@ class Team:
 
     def __init__(self, comm: Comm, ranks: tuple[int, ...]) -> None:
         self.comm, self.ranks, self.size, self.index = comm, ranks, len(ranks), ranks.index(comm.rank)
+        self._met = 0  # the last call in which the members compared plans
 
     def all_gather(self, out: Tensor, inp: Tensor, *, tensor: str = "", sent: int = 0, padding: int = 0) -> Work:
         """out [d·c, …] becomes the members' inp [c, …] in order."""
@@ -146,7 +147,21 @@ class Team:
         if self.size == 1:
             alone()
             return Work(self, kind, tensor, iter(()))
-        return Work(self, kind, tensor, steps(self.comm.group(self.ranks, like.device.type)))
+        group = self.comm.group(self.ranks, like.device.type)
+        if group.dies_of_wrong_sizes and self._met != self.comm.watch.number:
+            self._meet(group, kind, tensor)
+        return Work(self, kind, tensor, steps(group))
+
+    def _meet(self, group: Any, kind: str, tensor: str) -> None:
+        """Before the first collective of a call the members compare plans, where there are several that one could take for another."""
+        watch = self.comm.watch
+        self._met, mine = watch.number, watch.fingerprint
+        if mine is None:
+            return
+        theirs = torch.empty(self.size, dtype=torch.int64)
+        Work(self, kind, tensor, group.all_to_all(theirs, torch.full((self.size,), mine))).wait()
+        if not bool((theirs == mine).all()):
+            watch.differs(self.ranks, kind, tensor)
 
 
 class Work:
@@ -203,6 +218,8 @@ class Work:
 class Backend(Protocol):
     """A kind of process group: the `d` ranks of one team on one type of device. Collectives are generators of c10d works."""
 
+    dies_of_wrong_sizes: bool
+
     def __init__(self, group: Any, index: int, size: int, *, borrowed: bool = False) -> None: ...
 
     @staticmethod
@@ -222,7 +239,9 @@ class Backend(Protocol):
 
 
 class Gloo:
-    """Teams of CPU ranks."""
+    """Teams of CPU ranks. A message that is longer than the receiver expects ends the receiving process, hence `dies_of_wrong_sizes`."""
+
+    dies_of_wrong_sizes = True
 
     def __init__(self, group: Any, index: int, size: int, *, borrowed: bool = False) -> None:
         import torch.distributed as dist
@@ -334,6 +353,8 @@ class _StreamWork:
 
 class Nccl:
     """Teams of CUDA ranks. The host never blocks here: a rank that does not come is found by NCCL's watchdog, after `timeout_s`."""
+
+    dies_of_wrong_sizes = False
 
     def __init__(self, group: Any, index: int, size: int, *, borrowed: bool = False) -> None:
         import torch.distributed as dist

@@ -71,4 +71,4 @@ def compile_text(text: str, name: str) -> Callable[[Rank, Mapping[str, Callable[
     linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
     namespace: dict[str, Any] = {}
     exec(compile(text, filename, "exec"), namespace)
-    return namespace["bind"]  # type: ignore[no-any-return]
+    return namespace["bind"]

@@ -66,7 +66,7 @@ def aten_kernel(segment: KernelSegment, binding: Mapping[str, int]) -> Kernel:
                 case Const():
                     return scalar.value
                 case SizeScalar() | ScalarInput() | ScalarCompute():
-                    return given[scalar]  # type: ignore[no-any-return]
+                    return given[scalar]
 
         for node in segment.nodes:
             values[node.out] = evaluate_node(node, values.__getitem__, size, number)

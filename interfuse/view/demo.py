@@ -97,6 +97,9 @@ def by_hand(inputs: list[torch.Tensor], world: World) -> Step:
     cut = slice(columns * rank, columns * (rank + 1))
     up, bias, down = up[cut].contiguous(), bias[cut].contiguous(), down[:, cut].contiguous()
     whole_shape = (rows * size, x.shape[1])
+    if dist is not None:  # torch 2.13 renamed them
+        all_gather = dist.all_gather_single if hasattr(dist, "all_gather_single") else dist.all_gather_into_tensor
+        reduce_scatter = dist.reduce_scatter_single if hasattr(dist, "reduce_scatter_single") else dist.reduce_scatter_tensor
 
     @torch.no_grad()
     def step() -> list[torch.Tensor]:
@@ -104,10 +107,10 @@ def by_hand(inputs: list[torch.Tensor], world: World) -> Step:
         if dist is None:
             return [mine + F.linear(F.gelu(F.linear(h, up, bias), approximate="tanh"), down)]
         whole = h.new_empty(whole_shape)
-        dist.all_gather_into_tensor(whole, h)
+        all_gather(whole, h)
         partial = F.linear(F.gelu(F.linear(whole, up, bias), approximate="tanh"), down)
         out = torch.empty_like(mine)
-        dist.reduce_scatter_tensor(out, partial)
+        reduce_scatter(out, partial)
         return [out.add_(mine)]
 
     return step

@@ -1,6 +1,6 @@
 """Running a program once for people to look at: what is planned, how far the result is from one rank's, how long a step takes.
 
-Every rank of a world runs `trial`; rank 0 tells. `report`, `execute` and `simulate` are the ones that users call.
+Every rank of a world runs `trial`; rank 0 tells. It goes through the doors that users have: explain, execute, simulate.
 """
 
 from __future__ import annotations
@@ -92,20 +92,22 @@ def trial(job: Job, world: World, asked: Asked) -> int:
     """The whole of it. Gives the exit code: 1 if a result is farther from the reference than the bound."""
     say = world.say
     say(job.title)
-    report = job.fd.explain(job.inputs, rank=world.rank if job.fd.source.annotations and world.rank in job.fd.source.annotations.mesh.ranks else None)
+    report = job.fd.explain(job.inputs)
     tell_plan(say, report)
     _build_kernels(say, report)
-    trial_of = _Trial(job, world, report)
-    outputs = job.fd.simulate(job.inputs) if asked.simulate else trial_of.execute_once()
+    ranks_trial = _Trial(job, world, report)
+    outputs = job.fd.simulate(job.inputs) if asked.simulate else ranks_trial.execute_once()
     far = tell_distance(say, "result against " + job.reference_name, outputs, job.reference, asked.tolerance) if world.rank == 0 else False
     if asked.simulate:
         say("\ntime per step: not measured; simulate runs all ranks as threads of this process")
     elif asked.steps > 0:
-        trial_of.tell_times(asked)
+        ranks_trial.tell_times(asked)
     ranks = (report.mesh.ranks if report.mesh else (0,)) if asked.simulate else (world.rank,)
     folder = asked.dump_dir or private_dir(settings().cache_dir) / "programs"
-    places = [dump(report.plan, rank, folder) for rank in ranks]
-    say(f"\nemitted programs\n  {places[0]}" + (f"   (and beside it, for ranks 0 to {max(world.size, len(ranks)) - 1})" if max(world.size, len(ranks)) > 1 else ""))
+    for rank in ranks:
+        dump(report.plan, rank, folder)
+    last = ranks[-1] if asked.simulate else world.size - 1
+    say(f"\nemitted programs\n  {Path(folder).absolute()}/rank{f'[0-{last}]' if last else 0}/{report.plan.key[:12]}")
     world.barrier()
     return 1 if far else 0
 
