@@ -104,13 +104,13 @@ class Calls:
             return self._with_dtensors(values, asked)
         _check_device(asked.device)
         if self.mesh is None:
-            return self._bind(key, self._plan(self._sizes(values, None, asked), asked.options()), None, {})(*values)
+            return self._bind(key, values, self._plan(self._sizes(values, None, asked), asked.options()), None, {})(*values)
         rank = self._rank_in_world()
         coordinates = self.mesh.coordinates(rank)
         if coordinates is None:
             return []
         if self.mesh.size == 1:
-            return self._bind(key, self._plan(self._sizes(values, coordinates, asked), asked.options()), None, {})(*values)
+            return self._bind(key, values, self._plan(self._sizes(values, coordinates, asked), asked.options()), None, {})(*values)
         agreement = Agreement(Communicator.instance(), self.mesh.ranks, self.name, settings().timeout_s)
         number = agreement.begin({"program": self.name})
         try:
@@ -130,9 +130,9 @@ class Calls:
         decisions = plan.emitted.host.splitlines()[1:]  # the first line names the plan
         signature = {"program": self.name, "plan": plan.digest, "decisions": decisions, **facts}
         agreement.agree(number, signature, topic="plan")
-        return self._bind(key, plan, agreement, signature)
+        return self._bind(key, values, plan, agreement, signature)
 
-    def _bind(self, key: Any, plan: Plan, agreement: Agreement | None, signature: dict[str, Any]) -> Main:
+    def _bind(self, key: Any, values: Sequence[Any], plan: Plan, agreement: Agreement | None, signature: dict[str, Any]) -> Main:
         mesh = self.mesh or Mesh([0])
         rank = Communicator.instance().rank() if self.mesh is not None else 0
         comm = Comm(Communicator.instance(), mesh.ranks, agreement) if agreement is not None else None
@@ -140,8 +140,8 @@ class Calls:
         if (folder := settings().dump_dir) is not None:
             dump(plan, rank, folder)
         main = compile_text(plan.emitted.host, plan.key[:12])(place, self._kernels(plan, place))
-        if any(isinstance(part, tuple) and part[-1] is True for part in key):
-            main = torch.no_grad()(main)
+        if any(isinstance(v, torch.Tensor) and v.requires_grad for v in values):
+            main = torch.no_grad()(main)  # ATen refuses out= for tensors that require gradients
         if len(self.bound) >= _MOST_SIGNATURES:
             del self.bound[next(iter(self.bound))]
         self.bound[key] = Bound(main, agreement, signature)
