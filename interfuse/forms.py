@@ -11,7 +11,7 @@ from interfuse.ir.nodes import AllGather, AllReduce, AllToAll, Move, Program, Re
 from interfuse.plan.forms import Emitted, Tiled
 from interfuse.plan.fuse import Segmented
 from interfuse.plan.order import reads, writes
-from interfuse.plan.steps import Alloc, CallLibrary, Free, Launch, MakeView, Scheduled, Start, Wait
+from interfuse.plan.steps import Alloc, CallAten, CallLibrary, Free, Launch, MakeView, Scheduled, Start, Wait
 from interfuse.shard.localize import Local
 from interfuse.shard.placed import Placed, Traced
 from interfuse.shard.placement import Partial, place, states
@@ -106,13 +106,14 @@ def check_scheduled(form: Scheduled, after: str) -> None:
             case MakeView():
                 base[step.segment.node.out] = step.segment.node.arg
                 there.add(step.segment.node.out)
-            case Launch() | CallLibrary() | Start():
+            case Launch() | CallLibrary() | CallAten() | Start():
                 for t in reads(step.segment):
                     _promise(t in there, after, f"{step.segment.name} reads {t.name} while it is in memory")
                     _promise(_root(t, base) not in flying, after, f"{step.segment.name} reads {t.name} after its wait")
                 if isinstance(step, Start):
                     flying.add(step.segment.node.out)
                     there |= {step.segment.node.out} if step.in_place else set()
+                there |= set(writes(step.segment)) if isinstance(step, CallAten) else set()
                 for t in writes(step.segment):
                     _promise(t in there, after, f"{step.segment.name} writes {t.name} into memory that is there")
             case Wait():

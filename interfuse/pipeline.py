@@ -18,12 +18,13 @@ from interfuse.emit.host import KernelCall, emit_host
 from interfuse.errors import OptionError
 from interfuse.ir.nodes import Const, Tensor
 from interfuse.ir.printing import shape_text
+from interfuse.kernel.supported import unsupported
 from interfuse.kernel.tile import refuse, template_of, tile
 from interfuse.plan.allocate import allocate
 from interfuse.plan.forms import Emitted, Tiled
 from interfuse.plan.fuse import Segmented, fuse
 from interfuse.plan.order import order
-from interfuse.plan.segments import KernelSegment
+from interfuse.plan.segments import AtenSegment, KernelSegment
 from interfuse.plan.steps import Scheduled
 from interfuse.run.kernels import KERNEL_SYMBOL
 from interfuse.settings import settings
@@ -81,7 +82,7 @@ def _localize(placed: Placed, context: Context) -> Local:
 def _tile(scheduled: Scheduled, context: Context) -> Tiled:
     if not context.options.codegen:
         return Tiled(scheduled, {})
-    return Tiled(scheduled, {s.name: tile(s) for s in scheduled.segments if isinstance(s, KernelSegment)})
+    return Tiled(scheduled, {s.name: tile(s) for s in scheduled.segments if isinstance(s, KernelSegment) and s.generated})
 
 
 def _emit(tiled: Tiled, context: Context) -> Emitted:
@@ -111,7 +112,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("propagate", Traced, Placed, "placements depend on definition and schedule alone, so before sizes are known", _propagate),
     Pass("specialize", Placed, Placed, "how an edge is resharded may depend on sizes", lambda placed, c: specialize(placed, c.known)),
     Pass("localize", Placed, Local, "collectives must be there before anything is grouped around them", _localize),
-    Pass("fuse", Local, Segmented, "a collective is a boundary", lambda local, _: fuse(local.program, local.moved, refuse, template_of)),
+    Pass("fuse", Local, Segmented, "a collective is a boundary", lambda local, _: fuse(local.program, local.moved, refuse, template_of, unsupported)),
     Pass("order", Segmented, Scheduled, "waits stand at readers, which are segments", lambda segmented, _: order(segmented)),
     Pass("allocate", Scheduled, Scheduled, "lifetimes follow from the order", lambda scheduled, _: allocate(scheduled)),
     Pass("tile", Scheduled, Tiled, "loops per kernel, once it is known which buffers are in memory", _tile),
@@ -149,8 +150,11 @@ class Plan:
         """None if the program knows no mesh."""
         return self.traced.annotations.mesh if self.traced.annotations else None
 
-    def kernel_segments(self) -> Iterator[KernelSegment]:
-        return (s for s in self.emitted.tiled.scheduled.segments if isinstance(s, KernelSegment))
+    def aten_segments(self) -> Iterator[KernelSegment | AtenSegment]:
+        """Segments that run through ATen op by op: all kernels where nothing is generated, else those that no template holds."""
+        for s in self.emitted.tiled.scheduled.segments:
+            if isinstance(s, AtenSegment) or (isinstance(s, KernelSegment) and s.name not in self.emitted.tiled.kernels):
+                yield s
 
 
 def plan_key(traced: Traced, known: Mapping[str, int], options: Options) -> str:

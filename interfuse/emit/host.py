@@ -32,10 +32,11 @@ from interfuse.ir.nodes import (
     Slice,
     Tensor,
     View,
+    operands,
 )
 from interfuse.ir.sizes import Size
-from interfuse.plan.segments import KernelSegment, LibrarySegment
-from interfuse.plan.steps import Alloc, CallLibrary, Compute, Dense, Free, HostStep, Launch, MakeView, Scheduled, Start, Wait
+from interfuse.plan.segments import AtenSegment, KernelSegment, LibrarySegment
+from interfuse.plan.steps import Alloc, CallAten, CallLibrary, Compute, Dense, Free, HostStep, Launch, MakeView, Scheduled, Start, Wait
 from interfuse.shard.mesh import Mesh
 
 _KINDS = {AllGather: "all_gather", ReduceScatter: "reduce_scatter", AllReduce: "all_reduce", AllToAll: "all_to_all"}
@@ -117,7 +118,7 @@ class _Host:
         lines += [f"{name} = {self._spelled(expr)}" for expr, name in self.sizes.items() if name not in self.symbols]
         teams = dict.fromkeys(s.segment.node.axis for s in self.scheduled.steps if isinstance(s, Start))
         lines += [f'team_{axis} = rank.team("{axis}")' for axis in teams]
-        lines += [f'{s.segment.name} = kernels["{s.segment.name}"]' for s in self.scheduled.steps if isinstance(s, Launch)]
+        lines += [f'{s.segment.name} = kernels["{s.segment.name}"]' for s in self.scheduled.steps if isinstance(s, (Launch, CallAten))]
         return lines
 
     def _spelled(self, expr: Size) -> str:
@@ -140,6 +141,8 @@ class _Host:
                 self._launch(step.segment, out)
             case CallLibrary():
                 self._library(step.segment, out)
+            case CallAten():
+                self._aten(step.segment, out)
             case MakeView():
                 self._view(step.segment.node, out)
             case Start():
@@ -154,6 +157,11 @@ class _Host:
         tensors = [f"{t.name}.data_ptr()" if call.by_pointer else t.name for t in call.tensors]
         scalars = [self._scalar(s) for s in call.scalars]
         out.line(f"{segment.name}({', '.join([*tensors, *scalars, *(self._size(s) for s in call.sizes)])})  # {segment.template}")
+
+    def _aten(self, segment: AtenSegment, out: Writer) -> None:
+        args = [t.name for t in dict.fromkeys(operands(segment.nodes[0]))]
+        args += [self._scalar(s) for s in segment.scalars if not isinstance(s, Const)]
+        out.line(f"{', '.join(n.out.name for n in segment.nodes)} = {segment.name}({', '.join(args)})  # {segment.nodes[0].op.name}")
 
     def _library(self, segment: LibrarySegment, out: Writer) -> None:
         node = segment.node

@@ -175,9 +175,8 @@ class Calls:
     @staticmethod
     def _kernels(plan: Plan, place: Rank) -> Mapping[str, Kernel]:
         """Compiled; or run through ATen, for which sizes at this rank's place are needed."""
-        if plan.options.codegen:
-            return load_kernels(plan.emitted.sources, plan.emitted.tiled.kernels)
-        return aten_kernels(list(plan.kernel_segments()), {**plan.known, **place.coordinates})
+        compiled = load_kernels(plan.emitted.sources, plan.emitted.tiled.kernels) if plan.emitted.sources else {}
+        return {**compiled, **aten_kernels(list(plan.aten_segments()), {**plan.known, **place.coordinates})}
 
     def _with_dtensors(self, values: Sequence[Any], asked: Asked) -> list[torch.Tensor]:
         local, shapes = unwrap(values, self.inputs)

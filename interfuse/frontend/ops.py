@@ -24,7 +24,7 @@ _SIZE_LISTS = {
     "pad": {"pad_widths"},
     "full": {"shape", "shape_"},
 }
-_PLAIN = {"dims", "dim", "keepdim", "dtype", "correction", "strides", "manual_normalization", "manual_padding", "broadcast_dims", "is_broadcast_dim", "squeeze_expanded"}
+_PLAIN = {"dims", "dim", "keepdim", "dtype", "correction", "strides", "manual_normalization", "manual_padding", "broadcast_dims", "is_broadcast_dim", "squeeze_expanded", "largest", "sorted"}
 
 
 class Ops:
@@ -67,7 +67,7 @@ def lower(row: OpRow, args: tuple[Any, ...], kwargs: dict[str, Any], fd: FusionD
 def _lower_one(row: OpRow, name: str, value: Any, fd: FusionDefinition) -> Any:
     if name in _SIZE_LISTS.get(row.name, ()):
         return [_size(v, row.name) for v in value]
-    if name == "length":
+    if name in ("length", "k"):
         return _size(value, row.name)
     if name in _PLAIN or value is None or isinstance(value, DataType):
         return value

@@ -116,6 +116,22 @@ class ReduceOp:
         return self.name
 
 
+@dataclass(frozen=True, slots=True)
+class AtenOp:
+    """An op that ATen computes whole. `torch(*args, **attrs)` takes tensors and numbers and gives one tensor, or a tuple of `results`.
+
+    `dims(node)` gives the letters of its tensor operands' dims and of its result's, None for a dim that must be whole.
+    """
+
+    name: str
+    torch: Callable[..., Any]
+    dims: Callable[[Aten], tuple[tuple[tuple[int | None, ...], ...], tuple[int | None, ...]]]
+    results: int = 1
+
+    def __repr__(self) -> str:
+        return self.name
+
+
 # ---- nodes of Traced and Placed programs; Local keeps them and adds collectives ------------------------------------------------------------
 
 
@@ -228,6 +244,17 @@ class Iota:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Aten:
+    """Result number `result` of `op` on `args`, with keyword attributes (numbers, types, sizes). Nodes of equal calls are computed once."""
+
+    out: Tensor
+    op: AtenOp
+    args: tuple[Operand, ...]
+    attrs: tuple[tuple[str, Any], ...] = ()
+    result: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Move:
     """The same global tensor under another placement. Only in Placed programs, which hold both placements."""
 
@@ -288,13 +315,13 @@ class AllToAll:
 
 Collective = Union[AllGather, ReduceScatter, AllReduce, AllToAll]
 View = Union[Broadcast, Reshape, Permute, Slice]
-Node = Union[Pointwise, Reduce, Contract, Broadcast, Reshape, Permute, Slice, Pad, Cat, Full, Iota, Move, AllGather, ReduceScatter, AllReduce, AllToAll]
+Node = Union[Pointwise, Reduce, Contract, Broadcast, Reshape, Permute, Slice, Pad, Cat, Full, Iota, Aten, Move, AllGather, ReduceScatter, AllReduce, AllToAll]
 
 
 def operands(node: Node) -> tuple[Tensor, ...]:
     """The tensors that a node reads, in order."""
     match node:
-        case Pointwise():
+        case Pointwise() | Aten():
             return tuple(a for a in node.args if isinstance(a, Tensor))
         case Contract():
             return (node.a, node.b)
@@ -309,7 +336,7 @@ def operands(node: Node) -> tuple[Tensor, ...]:
 def node_scalars(node: Node) -> tuple[Scalar, ...]:
     """The scalars that a node reads, in order."""
     match node:
-        case Pointwise():
+        case Pointwise() | Aten():
             return tuple(a for a in node.args if not isinstance(a, Tensor))
         case Pad() | Full():
             return (node.value,)

@@ -10,6 +10,7 @@ from interfuse.ir.nodes import (
     AllGather,
     AllReduce,
     AllToAll,
+    Aten,
     Broadcast,
     Cat,
     Const,
@@ -74,6 +75,9 @@ def node_text(node: Node) -> str:
             return f"full {scalar_text(node.value)}"
         case Iota():
             return f"iota from {scalar_text(node.start)} by {scalar_text(node.step)}"
+        case Aten():
+            args = [a.name if isinstance(a, Tensor) else scalar_text(a) for a in node.args] + [f"{k}={v}" for k, v in node.attrs]
+            return f"{node.op.name} {' '.join(args)}" + (f" [{node.result}]" if node.op.results > 1 else "")
         case Move():
             return f"move {node.arg.name}"
         case AllGather() | AllToAll():

@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from interfuse.ir import sizes
-from interfuse.ir.nodes import Cat, Contract, Full, Iota, Node, Pad, Pointwise, Program, Scalar, ScalarCompute, SizeScalar, Slice, Tensor, operands
+from interfuse.ir.nodes import Aten, Cat, Contract, Full, Iota, Node, Pad, Pointwise, Program, Scalar, ScalarCompute, SizeScalar, Slice, Tensor, operands
 from interfuse.ir.sizes import Size
 
 
 def with_operands(node: Node, new: tuple[Tensor, ...], out: Tensor) -> Node:
     """The same node reading `new` and giving `out`."""
     match node:
-        case Pointwise():
+        case Pointwise() | Aten():
             fresh = iter(new)
             return replace(node, out=out, args=tuple(next(fresh) if isinstance(a, Tensor) else a for a in node.args))
         case Contract():
@@ -41,6 +41,9 @@ def map_sizes(node: Node, size: Callable[[Size], Size]) -> Node:
     match node:
         case Pointwise():
             return replace(node, args=tuple(a if isinstance(a, Tensor) else scalar(a) for a in node.args))
+        case Aten():
+            attrs = tuple((k, size(v) if isinstance(v, sizes.Expr) else v) for k, v in node.attrs)
+            return replace(node, args=tuple(a if isinstance(a, Tensor) else scalar(a) for a in node.args), attrs=attrs)
         case Slice():
             return replace(node, starts=tuple(size(s) for s in node.starts))
         case Pad():

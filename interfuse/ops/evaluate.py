@@ -13,6 +13,7 @@ from interfuse.ir.nodes import (
     AllGather,
     AllReduce,
     AllToAll,
+    Aten,
     Broadcast,
     Cat,
     Const,
@@ -99,12 +100,22 @@ def evaluate_node(node: Node, value: Callable[[Tensor], torch.Tensor], size: Cal
         case Iota():
             start, step = number(node.start), number(node.step)
             return (torch.arange(shape[0], dtype=torch.float64 if node.out.dtype.is_float else torch.int64) * step + start).to(dtype)
+        case Aten():
+            results = aten(node, [value(a) if isinstance(a, Tensor) else number(a) for a in node.args], size)
+            return results[node.result]
         case Move():
             return value(node.arg)
         case AllGather() | ReduceScatter() | AllReduce() | AllToAll():
             raise LookupError(f"{type(node).__name__} needs the other ranks")
         case _:
             assert_never(node)
+
+
+def aten(node: Aten, args: list[torch.Tensor | Number], size: Callable[[Size], int]) -> tuple[torch.Tensor, ...]:
+    """All results of an op that ATen computes, in the types that the program says."""
+    attrs = {k: size(v) if isinstance(v, sizes.Expr) else v.torch if isinstance(v, DataType) else v for k, v in node.attrs}
+    results = node.op.torch(*args, **attrs)
+    return results if isinstance(results, tuple) else (results,)
 
 
 def _pointwise(node: Pointwise, value: Callable[[Tensor], torch.Tensor], number: Callable[[Scalar], Number]) -> torch.Tensor:

@@ -15,7 +15,7 @@ from interfuse.ir import sizes
 from interfuse.ir.dtypes import DataType
 from interfuse.ir.nodes import Broadcast, Const, Operand, Pointwise, Reduce, ReduceOp, Scalar, SizeScalar, Tensor
 from interfuse.ir.sizes import Size
-from interfuse.ops import elementwise, matmul, promote, reduce, shape
+from interfuse.ops import elementwise, library, matmul, promote, reduce, shape
 from interfuse.ops.build import Builder, cast, pointwise, wrap_dim
 from interfuse.ops.promote import Rule
 
@@ -130,6 +130,16 @@ def _var_mean(b: Builder, arg: Tensor, dims: int | Sequence[int] | None = None, 
     return var, mean
 
 
+# ---- ops that ATen computes whole ---------------------------------------------------------------------------------------------------------
+
+
+def _scan(name: str) -> OpRow:
+    def build(b: Builder, arg: Tensor, dim: int) -> Tensor:
+        return library.scan(b, library.SCANS[name], arg, dim)
+
+    return OpRow(name, "scan", f"{name}(x, dim)", "kept", "other dims follow, dim is whole", "partial operands are reduced first", "library", build)
+
+
 # ---- sizes ----------------------------------------------------------------------------------------------------------------------------------
 
 
@@ -172,6 +182,8 @@ TABLE: dict[str, OpRow] = {
         OpRow("slice", "shape", "slice(x, start_indices, end_indices, strides=None)", "kept", "uncut dims follow, cut dims are whole", _NONE, _VIEW, shape.slice_),
         OpRow("cat", "shape", "cat(tensors, dim=0)", "all equal", "other dims follow, dim is whole", "partial operands are reduced first", "kernel", shape.cat),
         OpRow("pad", "shape", "pad(x, pad_widths, value=0)", "kept", "unpadded dims follow, padded dims are whole", "partial operands are reduced first", "kernel", shape.pad),
+        *(_scan(name) for name in library.SCANS),
+        OpRow("topk", "index", "topk(x, k, dim=-1, largest=True, sorted=False)", "kept; i64", "other dims follow, dim is whole", "partial operands are reduced first", "library", library.topk),
         OpRow("full", "factory", "full(shape, fill_value, dtype)", "as asked", "free", "", "kernel", _full),
         OpRow("iota", "factory", "iota(length, start=0, step=1, dtype=Int)", "as asked", "free", "", "kernel", shape.iota),
         OpRow("size", "size", "size(x, dim)", "i64 scalar", "global size", "", "host", _size),

@@ -12,20 +12,20 @@ from interfuse.ir import sizes
 from interfuse.ir.nodes import AllReduce, Tensor
 from interfuse.ir.sizes import Size
 from interfuse.plan.order import reads, writes
-from interfuse.plan.steps import Alloc, CallLibrary, Free, HostStep, Launch, MakeView, Scheduled, Start, Wait
+from interfuse.plan.steps import Alloc, CallAten, CallLibrary, Free, HostStep, Launch, MakeView, Scheduled, Start, Wait
 
 
 def allocate(scheduled: Scheduled) -> Scheduled:
     base = _bases(scheduled)
     last = _last_use(scheduled, base)
-    owned = {t for s in scheduled.steps if isinstance(s, (Launch, CallLibrary, Start)) for t in writes(s.segment)}
+    owned = {t for s in scheduled.steps if isinstance(s, (Launch, CallLibrary, CallAten, Start)) for t in writes(s.segment)}
     kept = {base.get(t, t) for t in scheduled.program.outputs} | set(scheduled.program.inputs)
     steps: list[HostStep] = []
     live: dict[Tensor, Size] = {}
     names: dict[Tensor, list[Tensor]] = {}
     peaks: list[Size] = []
     for index, step in enumerate(scheduled.steps):
-        if isinstance(step, (Launch, CallLibrary, Start)):
+        if isinstance(step, (Launch, CallLibrary, CallAten, Start)):
             if isinstance(step, Start):
                 step = _in_place(step, index, scheduled, owned, kept, base)
             for t in writes(step.segment):
@@ -33,7 +33,8 @@ def allocate(scheduled: Scheduled) -> Scheduled:
                     live[t] = live.pop(step.segment.node.arg)
                     names[t] = [*names.pop(step.segment.node.arg), t]
                 else:
-                    steps.append(Alloc(t))
+                    if not isinstance(step, CallAten):
+                        steps.append(Alloc(t))
                     live[t] = _bytes(t)
                     names[t] = [t]
             peaks.append(sizes.add(*live.values()))
@@ -64,7 +65,7 @@ def _last_use(scheduled: Scheduled, base: dict[Tensor, Tensor]) -> dict[Tensor, 
     last: dict[Tensor, int] = {}
     for index, step in enumerate(scheduled.steps):
         match step:
-            case Launch() | CallLibrary() | Start() | MakeView():
+            case Launch() | CallLibrary() | CallAten() | Start() | MakeView():
                 touched = (*reads(step.segment), *writes(step.segment))
             case Wait():
                 touched = (step.segment.node.arg, step.segment.node.out)
@@ -83,7 +84,7 @@ def _in_place(step: Start, index: int, scheduled: Scheduled, owned: set[Tensor],
     if source in base or source not in owned or source in kept:
         return step
     for later in scheduled.steps[index + 1 :]:
-        if isinstance(later, (Launch, CallLibrary, Start, MakeView)) and any(base.get(t, t) is source for t in reads(later.segment)):
+        if isinstance(later, (Launch, CallLibrary, CallAten, Start, MakeView)) and any(base.get(t, t) is source for t in reads(later.segment)):
             return step
     return replace(step, in_place=True)
 

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from interfuse.ir.nodes import (
     AllGather,
     AllReduce,
     AllToAll,
+    Aten,
     Broadcast,
     Contract,
     Node,
@@ -30,10 +32,11 @@ from interfuse.ir.nodes import (
     node_scalars,
     operands,
 )
-from interfuse.plan.segments import CollectiveSegment, KernelSegment, LibrarySegment, Segment, ViewSegment
+from interfuse.plan.segments import AtenSegment, CollectiveSegment, KernelSegment, LibrarySegment, Segment, ViewSegment
 
 Refuse = Callable[[Sequence[Node], Sequence[Tensor]], str | None]
 TemplateOf = Callable[[Sequence[Node], Sequence[Tensor]], str]
+Unsupported = Callable[[Node], str | None]
 _COLLECTIVES = (AllGather, ReduceScatter, AllReduce, AllToAll)
 _VIEWS = (Broadcast, Reshape, Permute, Slice)
 
@@ -57,15 +60,15 @@ class _Group:
     why: str = ""
 
 
-def fuse(program: Program, moved: frozenset[Tensor], refuse: Refuse, template_of: TemplateOf) -> Segmented:
+def fuse(program: Program, moved: frozenset[Tensor], refuse: Refuse, template_of: TemplateOf, unsupported: Unsupported) -> Segmented:
     """`moved` are tensors that came from other ranks, which are returned dense. `refuse` says why one template cannot hold some nodes;
-    `template_of` names the one that can."""
-    return _Fusion(program, moved, refuse, template_of).run()
+    `template_of` names the one that can; `unsupported` says why no kernel can hold a node at all."""
+    return _Fusion(program, moved, refuse, template_of, unsupported).run()
 
 
 class _Fusion:
-    def __init__(self, program: Program, moved: frozenset[Tensor], refuse: Refuse, template_of: TemplateOf) -> None:
-        self.program, self.refuse, self.template_of = program, refuse, template_of
+    def __init__(self, program: Program, moved: frozenset[Tensor], refuse: Refuse, template_of: TemplateOf, unsupported: Unsupported) -> None:
+        self.program, self.refuse, self.template_of, self.unsupported = program, refuse, template_of, unsupported
         self.nodes = list(program.nodes)
         self.position = {n.out: i for i, n in enumerate(self.nodes)}
         self.readers = program.consumers()
@@ -77,6 +80,7 @@ class _Fusion:
         self.groups: dict[int, _Group] = {}
         self.group_of: dict[int, int] = {}
         self.refusals: list[str] = []
+        self.calls: dict[Any, int] = {}
 
     def run(self) -> Segmented:
         for i, node in enumerate(self.nodes):
@@ -85,6 +89,8 @@ class _Fusion:
             if isinstance(node, Contract):
                 self._alone(i, "library", "a matrix product runs in ATen")
                 self.dense.add(self._library_out(node))
+            elif isinstance(node, Aten):
+                self._aten(i, node)
             elif isinstance(node, _COLLECTIVES):
                 self._alone(i, "collective", "data crosses ranks")
                 self.dense.add(node.out)
@@ -166,9 +172,23 @@ class _Fusion:
             self.group_of[self.position[self.bias[node][1]]] = i
         return i
 
+    def _aten(self, i: int, node: Aten) -> None:
+        """An op that ATen computes whole; the results of one call are one segment."""
+        call = (node.op.name, node.args, repr(node.attrs))
+        if call in self.calls:
+            self.groups[self.calls[call]].nodes.append(i)
+            self.group_of[i] = self.calls[call]
+        else:
+            self.calls[call] = self._alone(i, "aten", "ATen computes it whole")
+        self.dense.add(node.out)
+
     def _join(self, i: int) -> None:
         """Puts a node into the kernels of its operands where that is legal, into a new kernel else."""
         node = self.nodes[i]
+        if (reason := self.unsupported(node)) is not None:
+            self._alone(i, "op", f"{reason}: ATen runs it")
+            self.dense.add(node.out)
+            return
         makers = sorted({g for t in operands(node) for g in self._sources(t) if self.groups[g].kind == "kernel"})
         direct = [g for g in makers if any(self._made_by(t, g) for t in operands(node))]
         needs = self._needs(i)
@@ -259,7 +279,7 @@ class _Fusion:
             pending.remove(ready)
             done.add(ready)
             group = self.groups[ready]
-            letter = {"kernel": "k", "library": "m", "collective": "c"}[group.kind]
+            letter = {"kernel": "k", "library": "m", "aten": "a", "op": "a", "collective": "c"}[group.kind]
             names[letter] = names.get(letter, -1) + 1
             self._write_group(group, f"{letter}{names[letter]}", segments, viewed)
         for t in self.program.outputs:
@@ -268,7 +288,7 @@ class _Fusion:
 
     def _write_group(self, group: _Group, name: str, segments: list[Segment], viewed: set[Tensor]) -> None:
         node = self.nodes[group.nodes[0]]
-        if group.kind == "kernel":
+        if group.kind in ("kernel", "op"):
             segments.append(self._kernel(group, name))
             return
         for t in operands(node):
@@ -279,6 +299,10 @@ class _Fusion:
                 self._view(bias[0], segments, viewed, f"read by {name}")
             why = group.why + ("; the bias is added in the same call" if bias else "")
             segments.append(LibrarySegment(name, node, bias[0] if bias else None, self._library_out(node), why))
+            return
+        if isinstance(node, Aten):
+            nodes = tuple(n for m in group.nodes if isinstance(n := self.nodes[m], Aten))
+            segments.append(AtenSegment(name, nodes, node_scalars(node), group.why))
             return
         assert isinstance(node, _COLLECTIVES)
         segments.append(CollectiveSegment(name, node, group.why))
@@ -298,7 +322,9 @@ class _Fusion:
         made = {n.out for n in nodes}
         inputs = tuple(dict.fromkeys(t for n in nodes for t in operands(n) if t not in made))
         scalars = tuple(dict.fromkeys(s for n in nodes for s in node_scalars(n)))
-        return KernelSegment(name, inputs, scalars, tuple(nodes), outputs, self.template_of(nodes, outputs), group.why)
+        generated = group.kind == "kernel"
+        template = self.template_of(nodes, outputs) if generated else "aten"
+        return KernelSegment(name, inputs, scalars, tuple(nodes), outputs, template, group.why, generated)
 
 
 def find_bias(program: Program) -> tuple[dict[Contract, tuple[Tensor, Tensor]], set[Node]]:

@@ -6,10 +6,10 @@ The order depends on the program alone, so every rank issues the collectives of 
 
 from __future__ import annotations
 
-from interfuse.ir.nodes import Const, Scalar, ScalarCompute, Tensor
+from interfuse.ir.nodes import Const, Scalar, ScalarCompute, Tensor, operands
 from interfuse.plan.fuse import Segmented
-from interfuse.plan.segments import CollectiveSegment, KernelSegment, LibrarySegment, Segment, ViewSegment
-from interfuse.plan.steps import CallLibrary, Compute, Dense, HostStep, Launch, MakeView, Scheduled, Start, Wait
+from interfuse.plan.segments import AtenSegment, CollectiveSegment, KernelSegment, LibrarySegment, Segment, ViewSegment
+from interfuse.plan.steps import CallAten, CallLibrary, Compute, Dense, HostStep, Launch, MakeView, Scheduled, Start, Wait
 
 
 def order(segmented: Segmented) -> Scheduled:
@@ -36,6 +36,8 @@ def order(segmented: Segmented) -> Scheduled:
                 steps.append(Launch(segment))
             case LibrarySegment():
                 steps.append(CallLibrary(segment))
+            case AtenSegment():
+                steps.append(CallAten(segment))
             case CollectiveSegment():
                 steps.append(Start(segment))
                 pending[segment.node.out] = segment
@@ -50,6 +52,8 @@ def reads(segment: Segment) -> tuple[Tensor, ...]:
             return segment.inputs
         case LibrarySegment():
             return (segment.node.a, segment.node.b, *((segment.bias,) if segment.bias else ()))
+        case AtenSegment():
+            return tuple(dict.fromkeys(operands(segment.nodes[0])))
         case _:
             return (segment.node.arg,)
 
@@ -61,6 +65,8 @@ def writes(segment: Segment) -> tuple[Tensor, ...]:
             return segment.outputs
         case LibrarySegment():
             return (segment.out,)
+        case AtenSegment():
+            return tuple(node.out for node in segment.nodes)
         case _:
             return (segment.node.out,)
 
@@ -71,7 +77,7 @@ def _read_densely(segmented: Segmented) -> list[Tensor]:
     found: dict[Tensor, None] = {}
     inputs = set(segmented.program.inputs)
     for segment in segmented.segments:
-        if isinstance(segment, LibrarySegment):
+        if isinstance(segment, (LibrarySegment, AtenSegment)):
             continue
         for tensor in reads(segment):
             while tensor in base:
@@ -94,7 +100,7 @@ def _scalars(segmented: Segmented) -> list[HostStep]:
             steps.append(Compute(names[scalar], scalar))
 
     for segment in segmented.segments:
-        if isinstance(segment, KernelSegment):
+        if isinstance(segment, (KernelSegment, AtenSegment)):
             for scalar in segment.scalars:
                 if not isinstance(scalar, Const):
                     visit(scalar)

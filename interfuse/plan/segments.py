@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Union
 
-from interfuse.ir.nodes import Collective, Contract, Node, Scalar, Tensor, View
+from interfuse.ir.nodes import Aten, Collective, Contract, Node, Scalar, Tensor, View
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -13,7 +13,8 @@ class KernelSegment:
     """Nodes that one generated kernel computes.
 
     `inputs` are dense row-major tensors that exist before it, `outputs` dense row-major tensors that it writes whole; nodes are in order and
-    may be Pointwise, Reduce, Broadcast, Reshape, Permute, Slice, Pad, Cat, Full or Iota. Tensors that are neither live only inside.
+    may be Pointwise, Reduce, Broadcast, Reshape, Permute, Slice, Pad, Cat, Full or Iota. Tensors that are neither live only inside. With
+    `generated` False the nodes have no kernel expression (or a type that kernels do not compute), and ATen runs them one by one.
     """
 
     name: str
@@ -23,6 +24,7 @@ class KernelSegment:
     outputs: tuple[Tensor, ...]
     template: str
     why: str
+    generated: bool = True
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,6 +37,17 @@ class LibrarySegment:
     out: Tensor
     why: str
     template: str = "matmul"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AtenSegment:
+    """One call of an op that ATen computes whole; `nodes` are its results that are needed, all of one call."""
+
+    name: str
+    nodes: tuple[Aten, ...]
+    scalars: tuple[Scalar, ...]
+    why: str
+    template: str = "aten"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,4 +70,4 @@ class ViewSegment:
     template: str = "view"
 
 
-Segment = Union[KernelSegment, LibrarySegment, CollectiveSegment, ViewSegment]
+Segment = Union[KernelSegment, LibrarySegment, AtenSegment, CollectiveSegment, ViewSegment]

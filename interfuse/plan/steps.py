@@ -7,7 +7,7 @@ from typing import Union
 
 from interfuse.ir.nodes import Program, Scalar, Tensor
 from interfuse.ir.sizes import Size
-from interfuse.plan.segments import CollectiveSegment, KernelSegment, LibrarySegment, Segment, ViewSegment
+from interfuse.plan.segments import AtenSegment, CollectiveSegment, KernelSegment, LibrarySegment, Segment, ViewSegment
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,6 +47,13 @@ class CallLibrary:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class CallAten:
+    """An op that ATen computes whole, into memory of its own."""
+
+    segment: AtenSegment
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class MakeView:
     """Another shape or stride for memory that is there."""
 
@@ -75,7 +82,7 @@ class Free:
     tensors: tuple[Tensor, ...]
 
 
-HostStep = Union[Dense, Alloc, Compute, Launch, CallLibrary, MakeView, Start, Wait, Free]
+HostStep = Union[Dense, Alloc, Compute, Launch, CallLibrary, CallAten, MakeView, Start, Wait, Free]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 
 from interfuse.ir import sizes
-from interfuse.ir.nodes import Const, Scalar, ScalarCompute, ScalarInput, SizeScalar, Tensor
+from interfuse.ir.nodes import Const, Scalar, ScalarCompute, ScalarInput, SizeScalar, Tensor, operands
 from interfuse.ir.sizes import Size
 from interfuse.kernel.nodes import TileKernel
-from interfuse.ops.evaluate import evaluate_node
-from interfuse.plan.segments import KernelSegment
+from interfuse.ops.evaluate import aten, evaluate_node
+from interfuse.plan.segments import AtenSegment, KernelSegment
 from interfuse.run.build import build
 from interfuse.run.launch import load
 
@@ -76,5 +76,24 @@ def aten_kernel(segment: KernelSegment, binding: Mapping[str, int]) -> Kernel:
     return run
 
 
-def aten_kernels(segments: Sequence[KernelSegment], binding: Mapping[str, int]) -> dict[str, Kernel]:
-    return {s.name: aten_kernel(s, binding) for s in segments}
+def aten_call(segment: AtenSegment, binding: Mapping[str, int]) -> Callable[..., Any]:
+    """Runs an op that ATen computes whole. Takes its tensors in order of first use, then the scalars that are not constants; gives its results
+    dense and in the types that the program says: one tensor, or a tuple."""
+    first = segment.nodes[0]
+    tensors = tuple(dict.fromkeys(operands(first)))
+    scalars = tuple(s for s in segment.scalars if not isinstance(s, Const))
+    wanted = tuple((node.result, node.out.dtype.torch) for node in segment.nodes)
+
+    def run(*args: Any) -> Any:
+        values: dict[Any, Any] = dict(zip(tensors, args, strict=False))
+        values |= dict(zip(scalars, args[len(tensors) :], strict=True))
+        operands_ = [a.value if isinstance(a, Const) else values[a] for a in first.args]
+        results = aten(first, operands_, lambda size: sizes.evaluate(size, binding))
+        kept = tuple(results[i].to(dtype).contiguous() for i, dtype in wanted)
+        return kept if len(kept) > 1 else kept[0]
+
+    return run
+
+
+def aten_kernels(segments: Sequence[KernelSegment | AtenSegment], binding: Mapping[str, int]) -> dict[str, Kernel]:
+    return {s.name: aten_call(s, binding) if isinstance(s, AtenSegment) else aten_kernel(s, binding) for s in segments}

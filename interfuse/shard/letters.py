@@ -15,6 +15,7 @@ from interfuse.ir.nodes import (
     AllGather,
     AllReduce,
     AllToAll,
+    Aten,
     Broadcast,
     Cat,
     Contract,
@@ -99,6 +100,9 @@ def rule(node: Node) -> Rule:
             return Rule((row,) * len(node.args), row)
         case Full() | Iota():
             return Rule((), tuple(range(node.out.ndim)))
+        case Aten():
+            ins, out = node.op.dims(node)
+            return Rule(ins, out)
         case Move() | AllGather() | ReduceScatter() | AllReduce() | AllToAll():
             raise TypeError(f"{type(node).__name__} has no letters: it is how placements change")
         case _:

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from interfuse.ir.nodes import Tensor
+from interfuse.ir.nodes import Tensor, operands
 from interfuse.ir.printing import program_text
 from interfuse.ir.sizes import Size, substitute
 from interfuse.pipeline import Plan
 from interfuse.plan.fuse import Segmented
-from interfuse.plan.segments import CollectiveSegment, KernelSegment, LibrarySegment, Segment, ViewSegment
+from interfuse.plan.segments import AtenSegment, CollectiveSegment, KernelSegment, LibrarySegment, Segment, ViewSegment
 from interfuse.plan.steps import Scheduled
 from interfuse.run.host import chunk_len, chunk_lo
 from interfuse.shard.localize import Local
@@ -134,7 +134,7 @@ class Report:
 
 
 def _segment_record(segment: Segment, source: str) -> SegmentRecord:
-    kind = {KernelSegment: "kernel", LibrarySegment: "library", CollectiveSegment: "collective", ViewSegment: "view"}[type(segment)]
+    kind = segment_kind(segment)
     return SegmentRecord(segment.name, kind, segment.template, segment.why, bool(source), source)
 
 
@@ -230,15 +230,24 @@ def placed_text(placed: Placed) -> str:
     return f"  mesh {placed.mesh}\n" + program_text(placed.program, describe, lambda t: placed.why[t])
 
 
+def segment_kind(segment: Segment) -> str:
+    """kernel, library, collective or view; a kernel that ATen runs op by op for want of a template counts as library."""
+    if isinstance(segment, KernelSegment):
+        return "kernel" if segment.generated else "library"
+    return {LibrarySegment: "library", AtenSegment: "library", CollectiveSegment: "collective", ViewSegment: "view"}[type(segment)]
+
+
 def segment_line(segment: Segment) -> str:
     match segment:
         case KernelSegment():
             body = f"{' '.join(t.name for t in segment.inputs)} -> {' '.join(t.name for t in segment.outputs)}"
         case LibrarySegment():
             body = f"{segment.node.a.name} {segment.node.b.name}{' ' + segment.bias.name if segment.bias else ''} -> {segment.out.name}"
+        case AtenSegment():
+            body = f"{' '.join(t.name for t in operands(segment.nodes[0]))} -> {' '.join(n.out.name for n in segment.nodes)}"
         case _:
             body = f"{segment.node.arg.name} -> {segment.node.out.name}"
-    kind = {KernelSegment: "kernel", LibrarySegment: "library", CollectiveSegment: "collective", ViewSegment: "view"}[type(segment)]
+    kind = segment_kind(segment)
     return f"  {segment.name:<4}{kind:<11}{segment.template:<15}{body:<32} {segment.why}\n"
 
 
