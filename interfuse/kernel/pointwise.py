@@ -7,7 +7,7 @@ from collections import Counter
 from interfuse.ir import sizes
 from interfuse.ir.sizes import Size
 from interfuse.kernel.affine import coefficient
-from interfuse.kernel.build import Builder
+from interfuse.kernel.builder import Builder
 from interfuse.kernel.nodes import Array, Element, Load, Write
 
 BLOCK = 4096  # elements of one grid iteration: 16 KiB of float, about half a first-level cache

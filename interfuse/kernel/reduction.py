@@ -14,7 +14,7 @@ from interfuse.ir import sizes
 from interfuse.ir.nodes import Pointwise, Reduce
 from interfuse.ir.sizes import Size
 from interfuse.kernel.affine import coefficient, flatten
-from interfuse.kernel.build import Builder
+from interfuse.kernel.builder import Builder
 from interfuse.kernel.nodes import Array, Branch, Element, Fold, Merge, Ref, Write
 from interfuse.kernel.space import Point, is_full, loops_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from interfuse.ir.nodes import Node, Tensor, operands
-from interfuse.kernel.build import Builder
+from interfuse.kernel.builder import Builder
 from interfuse.kernel.nodes import Buffer, TileKernel
 from interfuse.kernel.pointwise import crossing, pointwise, transpose
 from interfuse.kernel.reduction import reduction
