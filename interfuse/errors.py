@@ -120,8 +120,36 @@ class UnevenSizeUnknown(InputError):
     """A symbolic split dim has uneven local sizes, and nobody gave the global size."""
 
 
+class NotOnThisDevice(InterfuseError, NotImplementedError):
+    """An op that needs arithmetic which the device of the plan does not have."""
+
+
 class OptionError(InterfuseError, ValueError, RuntimeError):
     """An unknown option; the message names the nearest known one."""
+
+
+class NoScheduler(InterfuseError, RuntimeError):
+    """A call's options leave a part of the program without anything that could run it."""
+
+
+class NotCompiled(InterfuseError, RuntimeError):
+    """A KernelExecutor ran before it had compiled anything."""
+
+
+class ValidationError(InterfuseError, AssertionError):
+    """Results differ from their reference by more than the tolerance."""
+
+
+class NoReproInputs(InterfuseError, AssertionError):
+    """The script of the last call was asked for, and no call kept its inputs."""
+
+
+class CpuTensorError(InterfuseError, ValueError):
+    """A CPU tensor with dims describes an input of a program that runs on a GPU."""
+
+
+class ExecutorsMixed(InterfuseError, AssertionError):
+    """A definition that runs under its user's schedule was run under the compiler's, or the other way round."""
 
 
 # ---- running it -----------------------------------------------------------------------------------------------------------------------------

@@ -59,7 +59,7 @@ def check_program(program: Program, after: str) -> None:
         made.add(node.out)
     names = [t.name for t in program.tensors()]
     _promise(len(set(names)) == len(names), after, f"names are unique: {sorted(n for n in set(names) if names.count(n) > 1)}")
-    for t in program.outputs:
+    for t in program.results():
         _promise(t in made, after, f"the output {t.name} is made")
 
 
@@ -74,7 +74,7 @@ def check_placed(placed: Placed, after: str, source: Traced) -> None:
             if t.name in given:
                 asked = place(given[t.name].mesh, given[t.name].dims, dict(given[t.name].partial))
                 _promise(states(placed.placement[t]) == states(asked), after, f"{t.name} lies as the user placed it")
-    for t in placed.program.outputs:
+    for t in placed.program.results():
         partial = any(isinstance(s, Partial) for s in states(placed.placement[t]))
         _promise(not partial or t in placed.given, after, f"the output {t.name} is whole")
 
@@ -88,7 +88,7 @@ def check_segmented(form: Segmented, after: str) -> None:
         for t in writes(segment):
             _promise(t not in made, after, f"{t.name} is made twice")
             made.add(t)
-    for t in form.program.outputs:
+    for t in form.program.results():
         _promise(t in made, after, f"the output {t.name} is made by a segment")
 
 
@@ -121,7 +121,7 @@ def check_scheduled(form: Scheduled, after: str) -> None:
             case _:
                 pass
     _promise(not flying, after, "every collective is waited for")
-    for t in form.program.outputs:
+    for t in form.program.results():
         _promise(t in there, after, f"the output {t.name} is in memory at the end")
 
 

@@ -16,10 +16,11 @@ from interfuse import forms
 from interfuse.emit.cpp import emit_cpp
 from interfuse.emit.host import KernelCall, emit_host
 from interfuse.errors import OptionError
-from interfuse.ir.nodes import Const, Tensor
+from interfuse.ir.nodes import Const, Tensor, node_scalars
 from interfuse.ir.printing import shape_text
 from interfuse.kernel.supported import unsupported
 from interfuse.kernel.tile import refuse, template_of, tile
+from interfuse.ops.random import RNG_SEED
 from interfuse.plan.allocate import allocate
 from interfuse.plan.forms import Emitted, Tiled
 from interfuse.plan.fuse import Segmented, fuse
@@ -113,7 +114,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("specialize", Placed, Placed, "how an edge is resharded may depend on sizes", lambda placed, c: specialize(placed, c.known)),
     Pass("localize", Placed, Local, "collectives must be there before anything is grouped around them", _localize),
     Pass("fuse", Local, Segmented, "a collective is a boundary", lambda local, _: fuse(local.program, local.moved, refuse, template_of, unsupported)),
-    Pass("order", Segmented, Scheduled, "waits stand at readers, which are segments", lambda segmented, _: order(segmented)),
+    Pass("order", Segmented, Scheduled, "waits stand at readers, which are segments", lambda segmented, c: order(segmented, generated=c.options.codegen)),
     Pass("allocate", Scheduled, Scheduled, "lifetimes follow from the order", lambda scheduled, _: allocate(scheduled)),
     Pass("tile", Scheduled, Tiled, "loops per kernel, once it is known which buffers are in memory", _tile),
     Pass("emit", Tiled, Emitted, "text comes last", _emit),
@@ -139,6 +140,11 @@ class Plan:
     def emitted(self) -> Emitted:
         form: Emitted = self.forms["emit"]
         return form
+
+    @property
+    def draws(self) -> bool:
+        """Whether a call draws a key for random numbers."""
+        return any(RNG_SEED in node_scalars(node) for node in self.local.program.nodes)
 
     @property
     def local(self) -> Local:

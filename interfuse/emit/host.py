@@ -35,6 +35,7 @@ from interfuse.ir.nodes import (
     operands,
 )
 from interfuse.ir.sizes import Size
+from interfuse.ops.random import RNG_OFFSET, RNG_SEED
 from interfuse.plan.segments import AtenSegment, KernelSegment, LibrarySegment
 from interfuse.plan.steps import Alloc, CallAten, CallLibrary, Compute, Dense, Free, HostStep, Launch, MakeView, Scheduled, Start, Wait
 from interfuse.shard.mesh import Mesh
@@ -72,14 +73,20 @@ class _Host:
         self.run_imports: set[str] = set()
         self.scalar_names: dict[Scalar, str] = {}
         self.works: dict[str, str] = {}
+        self.given: dict[Tensor, str] = {}
+        self.base: dict[Tensor, Tensor] = {}
+        self.draws = False
 
     def text(self, header: str) -> str:
         body = Writer()
         body.depth = 2
         for step in self.scheduled.steps:
             self._step(step, body)
-        results = ", ".join(t.name for t in self.scheduled.program.outputs)
-        body.line(f"return [{results}]")
+        written = dict(self.scheduled.program.aliases)
+        for source, target in written.items():
+            body.line(f"{self.given.get(target, target.name)}.copy_({source.name})")
+        returned = [written.get(t, t) for t in self.scheduled.program.outputs]
+        body.line(f"return [{', '.join(self.given.get(t, t.name) for t in returned)}]")
         out = Writer()
         out.line(f'"""{header}')
         out.line()
@@ -103,6 +110,8 @@ class _Host:
             out.line("    " + line)
         out.line()
         out.line(f"    def main({', '.join(self._parameters(program))}):")
+        if self.draws:
+            out.line(f"        {RNG_SEED.name}, {RNG_OFFSET.name} = rank.draw()")
         return out.text() + body.text() + "\n    return main\n"
 
     def _parameters(self, program: Program) -> list[str]:
@@ -123,7 +132,7 @@ class _Host:
 
     def _spelled(self, expr: Size) -> str:
         text = sizes.to_text(expr)
-        self.run_imports |= {f for f in ("chunk_len", "chunk_lo") if f in text}
+        self.run_imports |= {f for f in ("chunk_len", "chunk_lo", "joined") if f in text}
         return text
 
     # ---- steps --------------------------------------------------------------------------------------------------------------------------------
@@ -131,6 +140,9 @@ class _Host:
     def _step(self, step: HostStep, out: Writer) -> None:
         match step:
             case Dense():
+                if step.tensor in self.scheduled.program.outputs or any(step.tensor is t for _, t in self.scheduled.program.aliases):
+                    self.given[step.tensor] = f"{step.tensor.name}_given"
+                    out.line(f"{self.given[step.tensor]} = {step.tensor.name}")
                 out.line(f"{step.tensor.name} = {step.tensor.name}.contiguous()")
             case Alloc():
                 self.imports |= {"empty", self._dtype(step.tensor.dtype)}
@@ -188,11 +200,13 @@ class _Host:
         return name
 
     def _view(self, node: View, out: Writer) -> None:
+        self.base[node.out] = self.base.get(node.arg, node.arg)
         match node:
             case Permute():
                 out.line(f"{node.out.name} = {node.arg.name}.permute({', '.join(map(str, node.dims))})")
             case Reshape():
-                out.line(f"{node.out.name} = {node.arg.name}.view({self._shape(node.out.shape)})")
+                how = "reshape" if self.base[node.out] in self.scheduled.program.inputs else "view"  # inputs come in any strides
+                out.line(f"{node.out.name} = {node.arg.name}.{how}({self._shape(node.out.shape)})")
             case Slice():
                 text = node.arg.name
                 for d, (start, length) in enumerate(zip(node.starts, node.out.shape, strict=True)):
@@ -243,6 +257,7 @@ class _Host:
             case SizeScalar():
                 return self._size(scalar.value)
             case ScalarInput():
+                self.draws |= scalar in (RNG_SEED, RNG_OFFSET)
                 return scalar.name
             case _:
                 return self.scalar_names[scalar]

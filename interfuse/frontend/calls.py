@@ -26,6 +26,7 @@ from interfuse.run.communicator import Communicator
 from interfuse.run.host import Main, Rank, compile_text
 from interfuse.run.kernels import Kernel, aten_kernels, load_kernels, warn_no_compiler
 from interfuse.run.local_comm import LocalComm, LocalWorld
+from interfuse.run.random_state import SharedKey, draw
 from interfuse.settings import check_options, settings
 from interfuse.shard.mesh import Mesh
 from interfuse.shard.placed import Traced
@@ -74,6 +75,7 @@ class Calls:
         self.traced = traced
         self.mesh: Mesh | None = traced.annotations.mesh if traced.annotations else None
         self.inputs = Inputs(traced)
+        self.steers = self.inputs.steers
         self.bound: dict[Any, Bound] = {}
         self.last_known: dict[str, int] | None = None
         self.name = plan_key(traced, {}, Options())[:12]
@@ -83,7 +85,7 @@ class Calls:
     def execute(self, values: Sequence[Any], asked: Asked | None) -> list[torch.Tensor]:
         """`asked` None: a call without options, the fast way."""
         key: tuple[Any, ...] = tuple(
-            [(type(v), v.shape, v.dtype, v.device, v.requires_grad) if isinstance(v, torch.Tensor) else v if type(v) is int else type(v) for v in values]
+            [(type(v), v.shape, v.dtype, v.device, v.requires_grad) if isinstance(v, torch.Tensor) else v if i in self.steers else type(v) for i, v in enumerate(values)]
         )
         if asked is not None:
             key = (*key, asked.device, _frozen(asked.global_sizes), asked.strict, asked.enable, asked.disable)
@@ -136,7 +138,7 @@ class Calls:
         mesh = self.mesh or Mesh([0])
         rank = Communicator.instance().rank() if self.mesh is not None else 0
         comm = Comm(Communicator.instance(), mesh.ranks, agreement) if agreement is not None else None
-        place = Rank(mesh, rank, comm, plan.known)
+        place = Rank(mesh, rank, comm, plan.known, SharedKey(agreement, mesh.ranks[0]) if agreement is not None else draw)
         if (folder := settings().dump_dir) is not None:
             dump(plan, rank, folder)
         main = compile_text(plan.emitted.host, plan.key[:12])(place, self._kernels(plan, place))
@@ -203,13 +205,21 @@ class Calls:
         placements = iter(self.inputs.placement.values())
         placed = [None if i in self.inputs.scalars else next(placements) for i in range(len(values))]
 
+        written = self.inputs.written()
+        given: dict[int, list[Any]] = {}
+        key = draw() if plan.draws else (0, 0)
+
         @torch.no_grad()
         def run(comm: LocalComm) -> list[torch.Tensor]:
-            place = Rank(mesh, comm.rank, comm, plan.known)
+            place = Rank(mesh, comm.rank, comm, plan.known, lambda: key)
             local = [v if p is None else shard(v, p, place.coordinates) for v, p in zip(values, placed, strict=True)]
-            return bind(place, self._kernels(plan, place))(*local)
+            given[comm.rank] = [v.clone() if i in written else v for i, v in enumerate(local)]  # ranks share no memory
+            return bind(place, self._kernels(plan, place))(*given[comm.rank])
 
         results = LocalWorld(mesh.ranks).run(run)
+        for i, tensor in written.items():
+            placement = self.inputs.placement[tensor]
+            values[i].copy_(unshard({rank: given[rank][i] for rank in mesh.ranks}, placement, tuple(values[i].shape), tensor.name))
         whole = []
         for i, (out, made) in enumerate(zip(self.traced.program.outputs, plan.local.program.outputs, strict=True)):
             shape = tuple(sizes.evaluate(s, plan.known) for s in out.shape)

@@ -19,15 +19,32 @@ from interfuse.shard.placement import Placement, Split, place
 
 
 class ParallelType(enum.Enum):
-    """What a loop is spread over: mesh axes here; the rest belongs to kernel schedules."""
+    """What a loop is spread over. Mesh axes place a tensor; the rest belongs to kernel schedules and is recorded."""
 
     mesh_x = "mesh_x"
     mesh_y = "mesh_y"
     mesh_z = "mesh_z"
+    grid_x = "grid_x"
+    grid_y = "grid_y"
+    grid_z = "grid_z"
+    block_x = "block_x"
+    block_y = "block_y"
+    block_z = "block_z"
+    mma = "mma"
     serial = "serial"
+    tma = "tma"
+    unroll = "unroll"
+    unswitch = "unswitch"
+    vectorize = "vectorize"
+    stream = "stream"
 
     def __str__(self) -> str:
         return f"ParallelType.{self.name}"
+
+
+def over_mesh(parallel: ParallelType | str | None) -> bool:
+    """Whether a loop so spread lies on a mesh axis, by type or by the axis's name."""
+    return isinstance(parallel, str) or parallel in (ParallelType.mesh_x, ParallelType.mesh_y, ParallelType.mesh_z)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from interfuse.errors import PlacementDimError, PlacementError
-from interfuse.frontend.domain import Domain, Loop, ParallelType, Root, placement
-from interfuse.ir.dtypes import DataType
-from interfuse.ir.nodes import Scalar, SizeScalar, Tensor
+from interfuse.frontend.domain import Domain, Loop, ParallelType, Root, over_mesh, placement
+from interfuse.frontend.record import Call, Handle, spelled
+from interfuse.ir.dtypes import DataType, of_python
+from interfuse.ir.nodes import Const, Scalar, SizeScalar, Tensor
 from interfuse.ir.sizes import Size
 from interfuse.shard.mesh import Mesh
 from interfuse.shard.placement import Placement, Split, place
@@ -17,19 +18,37 @@ if TYPE_CHECKING:
     from interfuse.frontend.definition import FusionDefinition
 
 
-class Val:
-    """A scalar of the program: a size, a scalar input, or arithmetic on those. `text` rebuilds it."""
+class Val(Handle):
+    """A scalar of the program: a constant, a size, a scalar input, or arithmetic on those.
 
-    __slots__ = ("scalar", "text")
+    Inputs have a name; what a call gave knows the call, and which of its results it is where there are several.
+    """
 
-    def __init__(self, scalar: Scalar, text: str) -> None:
-        self.scalar, self.text = scalar, text
+    __slots__ = ("call", "name", "result", "scalar")
+
+    def __init__(self, scalar: Scalar, name: str = "", call: Call | None = None, result: int | None = None) -> None:
+        self.scalar, self.name, self.call, self.result = scalar, name, call, result
+
+    @property
+    def text(self) -> str:
+        if self.name:
+            return self.name
+        if self.call is not None:
+            return self.call.expression() + ("" if self.result is None else f"[{self.result}]")
+        assert isinstance(self.scalar, Const)
+        if self.scalar.dtype is of_python(self.scalar.value):
+            return spelled(self.scalar.value)
+        return f"fd.define_scalar({spelled(self.scalar.value)}, dtype={self.scalar.dtype})"
+
+    def dtype(self) -> DataType:
+        return self.scalar.dtype
 
     def is_tensor(self) -> bool:
         return False
 
     def is_symbolic(self) -> bool:
-        return not (isinstance(self.scalar, SizeScalar) and isinstance(self.scalar.value, int))
+        """Whether its value is unknown until a call."""
+        return not isinstance(self.scalar, Const) and not (isinstance(self.scalar, SizeScalar) and isinstance(self.scalar.value, int))
 
     def __repr__(self) -> str:
         return self.text
@@ -57,7 +76,7 @@ class IterDomain:
         return str(self._loop)
 
 
-class TensorView:
+class TensorView(Handle):
     """A tensor of the *global* program, and how it is to lie on the mesh.
 
     Loop indices count loops, reductions included: a sum's reduced dims stay in place, the contracted dim of linear and matmul comes last. `ndim`
@@ -77,6 +96,10 @@ class TensorView:
 
     @property
     def name(self) -> str:
+        return self.tensor.name
+
+    @property
+    def text(self) -> str:
         return self.tensor.name
 
     @property
@@ -103,7 +126,7 @@ class TensorView:
     # ---- placing ----------------------------------------------------------------------------------------------------------------------------------
 
     def _record(self, call: str) -> None:
-        self._fd._schedule_call(self.name + call)
+        self._fd._schedule_call(self, call)
 
     def set_device_mesh(self, mesh: Mesh) -> TensorView:
         """Places the tensor on a mesh: replicated, until loops are spread over its axes."""
@@ -172,7 +195,7 @@ class TensorView:
     def placement(self) -> tuple[Placement, tuple[str, ...]] | None:
         """The placement that the user gave, and the mesh axes on reduced dims; None if the tensor has no mesh."""
         if self._mesh is None:
-            spread = [loop for loop in self._domain.loops if loop.parallel is not None]
+            spread = [loop for loop in self._domain.loops if over_mesh(loop.parallel)]
             if spread:
                 raise PlacementError(f"{self.name}: the loop {spread[0]} is spread over a mesh axis, but the tensor has no mesh; call set_device_mesh")
             return None

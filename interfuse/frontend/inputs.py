@@ -17,7 +17,10 @@ from interfuse.errors import (
     UnevenSizeUnknown,
 )
 from interfuse.ir import sizes
+from interfuse.ir.dtypes import DataType
 from interfuse.ir.nodes import Program, Tensor
+from interfuse.ir.steering import steering
+from interfuse.ops.evaluate import scalar_value
 from interfuse.shard.mesh import Mesh
 from interfuse.shard.placed import Traced
 from interfuse.shard.placement import Placement, dims_text, local_shape, replicated
@@ -42,6 +45,15 @@ class Inputs:
         given = traced.annotations.given if traced.annotations else {}
         self.placement: dict[Tensor, Placement] = {t: given.get(t) or replicated(self.mesh, t.ndim) for t in self.program.inputs}
         self.scalars = {position: (name, dtype) for position, name, dtype in self.program.scalars}
+
+        steering_names = steering(self.program)
+        self.steers = frozenset(position for position, (name, _) in self.scalars.items() if name in steering_names)
+
+    def written(self) -> dict[int, Tensor]:
+        """The inputs that outputs are written into, by their place in a call."""
+        targets = {target for _, target in self.program.aliases}
+        places = [i for i in range(len(self.program.inputs) + len(self.scalars)) if i not in self.scalars]
+        return {i: t for i, t in zip(places, self.program.inputs, strict=True) if t in targets}
 
     def names(self) -> list[str]:
         """Names in the order of a call."""
@@ -77,6 +89,9 @@ class Inputs:
                     guessed |= {name} if guess else set()
         for value, tensor in zip(tensors, self.program.inputs, strict=True):
             self._check_shape(value, tensor, known, coordinates)
+        numbers = {name: values[position] for position, (name, _) in self.scalars.items()}
+        for name, scalar in self.program.computed:
+            known[name] = int(scalar_value(scalar, known, numbers))
         return Sizes(known, frozenset(guessed))
 
     def _check_count(self, values: Sequence[Any]) -> None:
@@ -89,8 +104,8 @@ class Inputs:
         known: dict[str, int] = {}
         for position, (name, dtype) in self.scalars.items():
             value = values[position]
-            if isinstance(value, bool | int | float) and (not dtype.is_int or isinstance(value, int)):
-                if dtype.is_int:
+            if _fits(value, dtype):
+                if dtype.is_int and position in self.steers:
                     known[name] = int(value)
                 continue
             raise InputDtypeError(f"input {position} ({name}) is a {dtype.short} scalar, a Python number; not {kind_text(value)}")
@@ -174,6 +189,13 @@ class Inputs:
                 if sizes.symbols(size) == {symbol}:
                     return tensor, d
         return None
+
+
+def _fits(value: Any, dtype: DataType) -> bool:
+    """Whether a Python number may be given for a scalar of this type: an integer for any, a float for floating and complex ones."""
+    if isinstance(value, complex):
+        return dtype.is_complex
+    return isinstance(value, bool | int) or (isinstance(value, float) and not dtype.is_int)
 
 
 def _listed(by_rank: Mapping[int, Any]) -> str:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from interfuse.errors import ArgumentTypeError, DefinitionError
 from interfuse.frontend.handles import TensorView, Val
 from interfuse.ir.dtypes import DataType, of_python
-from interfuse.ir.nodes import Const, Tensor
-from interfuse.ops.build import size_of
+from interfuse.ir.nodes import Const
+from interfuse.ops.build import as_size
 from interfuse.ops.table import TABLE, OpRow
 
 if TYPE_CHECKING:
@@ -20,11 +20,13 @@ _SIZE_LISTS = {
     "reshape": {"new_shape"},
     "expand": {"shape"},
     "broadcast_in_dim": {"shape"},
-    "slice": {"start_indices", "end_indices"},
+    "slice": {"start_indices", "end_indices", "strides"},
     "pad": {"pad_widths"},
     "full": {"shape", "shape_"},
+    "uniform": {"shape"},
+    "normal": {"shape"},
 }
-_PLAIN = {"dims", "dim", "keepdim", "dtype", "correction", "strides", "manual_normalization", "manual_padding", "broadcast_dims", "is_broadcast_dim", "squeeze_expanded", "largest", "sorted"}
+_PLAIN = {"dims", "dim", "keepdim", "dtype", "correction", "strides", "manual_normalization", "manual_padding", "broadcast_dims", "is_broadcast_dim", "squeeze_expanded", "largest", "sorted", "stride_order", "descending", "stable", "output_block_scale_size", "output_gamma"}
 
 
 class Ops:
@@ -65,10 +67,10 @@ def lower(row: OpRow, args: tuple[Any, ...], kwargs: dict[str, Any], fd: FusionD
 
 
 def _lower_one(row: OpRow, name: str, value: Any, fd: FusionDefinition) -> Any:
-    if name in _SIZE_LISTS.get(row.name, ()):
-        return [_size(v, row.name) for v in value]
+    if value is not None and name in _SIZE_LISTS.get(row.name, ()):
+        return [_size(v, row.name, fd) for v in value]
     if name in ("length", "k"):
-        return _size(value, row.name)
+        return _size(value, row.name, fd)
     if name in _PLAIN or value is None or isinstance(value, DataType):
         return value
     if isinstance(value, TensorView):
@@ -77,34 +79,12 @@ def _lower_one(row: OpRow, name: str, value: Any, fd: FusionDefinition) -> Any:
         return value.tensor
     if isinstance(value, Val):
         return value.scalar
-    if isinstance(value, (bool, int, float)):
+    if isinstance(value, (bool, int, float, complex)):
         return Const(value, of_python(value))
     if isinstance(value, (list, tuple)) and all(isinstance(v, TensorView) for v in value):
         return [v.tensor for v in value]
     raise ArgumentTypeError(f"{row.name}: {value!r} is neither a tensor, nor a scalar of the program, nor a number")
 
 
-def _size(value: Any, what: str) -> Any:
-    operand = value.scalar if isinstance(value, Val) else value
-    size = size_of(operand) if not isinstance(operand, (bool, float)) and not isinstance(operand, Tensor) else None
-    if size is None:
-        raise ArgumentTypeError(f"{what}: a size is an int or an integer scalar of the program, not {value!r}")
-    return size
-
-
-def call_text(row: OpRow, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """The call as it is written in `repr(fd)`."""
-    parts = [_text(a) for a in args] + [f"{k}={_text(v)}" for k, v in kwargs.items()]
-    return f"fd.ops.{row.name}({', '.join(parts)})"
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, TensorView):
-        return value.name
-    if isinstance(value, Val):
-        return value.text
-    if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(_text(v) for v in value) + "]"
-    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
-        return f'float("{value}")'
-    return str(value) if isinstance(value, DataType) else repr(value)
+def _size(value: Any, what: str, fd: FusionDefinition) -> Any:
+    return as_size(fd, value.scalar if isinstance(value, Val) else value, what)

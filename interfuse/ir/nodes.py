@@ -37,7 +37,7 @@ class Tensor:
 class Const:
     """A number known when the program is written."""
 
-    value: bool | int | float
+    value: bool | int | float | complex
     dtype: DataType
 
 
@@ -120,13 +120,17 @@ class ReduceOp:
 class AtenOp:
     """An op that ATen computes whole. `torch(*args, **attrs)` takes tensors and numbers and gives one tensor, or a tuple of `results`.
 
-    `dims(node)` gives the letters of its tensor operands' dims and of its result's, None for a dim that must be whole.
+    `dims(node)` gives the letters of its tensor operands' dims and of its result's, None for a dim that must be whole; letters that the result
+    lacks are summed over. `linear_in` lists sets of tensor operands as `ScalarOp` does. With `strided` a result that nothing but the caller
+    reads keeps the layout in which ATen gives it.
     """
 
     name: str
     torch: Callable[..., Any]
     dims: Callable[[Aten], tuple[tuple[tuple[int | None, ...], ...], tuple[int | None, ...]]]
     results: int = 1
+    linear_in: tuple[frozenset[int], ...] = ()
+    strided: bool = False
 
     def __repr__(self) -> str:
         return self.name
@@ -244,6 +248,25 @@ class Iota:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Random:
+    """Random numbers by *global* element index: Philox 4x32-10 under the key `seed`, at the counter (index, `offset`, `stream`).
+
+    `kind` is uniform in [a, b), or normal with mean a and standard deviation b. `whole` is the global shape and `starts` the global index of
+    this tensor's first element, so that a shard holds what the whole tensor holds there.
+    """
+
+    out: Tensor
+    kind: str
+    a: Scalar
+    b: Scalar
+    seed: Scalar
+    offset: Scalar
+    stream: int
+    whole: tuple[Size, ...]
+    starts: tuple[Size, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Aten:
     """Result number `result` of `op` on `args`, with keyword attributes (numbers, types, sizes). Nodes of equal calls are computed once."""
 
@@ -315,7 +338,7 @@ class AllToAll:
 
 Collective = Union[AllGather, ReduceScatter, AllReduce, AllToAll]
 View = Union[Broadcast, Reshape, Permute, Slice]
-Node = Union[Pointwise, Reduce, Contract, Broadcast, Reshape, Permute, Slice, Pad, Cat, Full, Iota, Aten, Move, AllGather, ReduceScatter, AllReduce, AllToAll]
+Node = Union[Pointwise, Reduce, Contract, Broadcast, Reshape, Permute, Slice, Pad, Cat, Full, Iota, Random, Aten, Move, AllGather, ReduceScatter, AllReduce, AllToAll]
 
 
 def operands(node: Node) -> tuple[Tensor, ...]:
@@ -327,7 +350,7 @@ def operands(node: Node) -> tuple[Tensor, ...]:
             return (node.a, node.b)
         case Cat():
             return node.args
-        case Full() | Iota():
+        case Full() | Iota() | Random():
             return ()
         case _:
             return (node.arg,)
@@ -342,6 +365,8 @@ def node_scalars(node: Node) -> tuple[Scalar, ...]:
             return (node.value,)
         case Iota():
             return (node.start, node.step)
+        case Random():
+            return (node.a, node.b, node.seed, node.offset)
         case _:
             return ()
 
@@ -365,7 +390,9 @@ class Program:
 
     `scalars` are the scalar inputs in call order as (position among all inputs, name, dtype); integer ones appear in sizes as symbols of that
     name. `equal` lists what sizes must satisfy when they are known. `where` maps a tensor's name to the
-    user's source line.
+    user's source line. `computed` are sizes that follow from arithmetic on scalars, in order: a symbol's name and its scalar. `aliases` are
+    pairs of a tensor and the input into whose memory it is written once everything else has run; an output that is such a tensor is returned
+    as that memory.
     """
 
     inputs: tuple[Tensor, ...]
@@ -374,6 +401,12 @@ class Program:
     scalars: tuple[tuple[int, str, DataType], ...] = ()
     equal: tuple[Requirement, ...] = ()
     where: dict[str, str] = field(default_factory=dict)
+    computed: tuple[tuple[str, Scalar], ...] = ()
+    aliases: tuple[tuple[Tensor, Tensor], ...] = ()
+
+    def results(self) -> tuple[Tensor, ...]:
+        """Everything that a call leaves behind: what is returned and what is written into inputs."""
+        return tuple(dict.fromkeys((*self.outputs, *(source for source, _ in self.aliases))))
 
     def producers(self) -> dict[Tensor, Node]:
         return {node.out: node for node in self.nodes}

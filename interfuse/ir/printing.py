@@ -23,6 +23,7 @@ from interfuse.ir.nodes import (
     Permute,
     Pointwise,
     Program,
+    Random,
     Reduce,
     ReduceScatter,
     Reshape,
@@ -75,6 +76,9 @@ def node_text(node: Node) -> str:
             return f"full {scalar_text(node.value)}"
         case Iota():
             return f"iota from {scalar_text(node.start)} by {scalar_text(node.step)}"
+        case Random():
+            scalars = ", ".join(scalar_text(s) for s in (node.a, node.b, node.seed, node.offset))
+            return f"{node.kind} {scalars} stream {node.stream} of {_list(node.whole)} from {_list(node.starts)}"
         case Aten():
             args = [a.name if isinstance(a, Tensor) else scalar_text(a) for a in node.args] + [f"{k}={v}" for k, v in node.attrs]
             return f"{node.op.name} {' '.join(args)}" + (f" [{node.result}]" if node.op.results > 1 else "")
@@ -107,4 +111,6 @@ def program_text(program: Program, describe: Callable[[Tensor], str] = shape_tex
     wide = max((len(r[0]) for r in rows), default=0)
     typed = max((len(r[1]) for r in rows), default=0)
     lines = [f"  {left:<{wide}} : {kind:<{typed}}   {why}".rstrip() for left, kind, why in rows]
+    lines += [f"  size {name} = {scalar_text(scalar)}" for name, scalar in program.computed]
+    lines += [f"  write {source.name} into {target.name}" for source, target in program.aliases]
     return "\n".join([*lines, f"  return {', '.join(t.name for t in program.outputs)}"]) + "\n"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from interfuse.ir import sizes
-from interfuse.ir.nodes import Aten, Cat, Contract, Full, Iota, Node, Pad, Pointwise, Program, Scalar, ScalarCompute, SizeScalar, Slice, Tensor, operands
+from interfuse.ir.nodes import Aten, Cat, Contract, Full, Iota, Node, Pad, Pointwise, Program, Random, Scalar, ScalarCompute, SizeScalar, Slice, Tensor, operands
 from interfuse.ir.sizes import Size
 
 
@@ -20,7 +20,7 @@ def with_operands(node: Node, new: tuple[Tensor, ...], out: Tensor) -> Node:
             return replace(node, out=out, a=new[0], b=new[1])
         case Cat():
             return replace(node, out=out, args=new)
-        case Full() | Iota():
+        case Full() | Iota() | Random():
             return replace(node, out=out)
         case _:
             return replace(node, out=out, arg=new[0])
@@ -52,6 +52,9 @@ def map_sizes(node: Node, size: Callable[[Size], Size]) -> Node:
             return replace(node, value=scalar(node.value))
         case Iota():
             return replace(node, start=scalar(node.start), step=scalar(node.step))
+        case Random():
+            sized = {"whole": tuple(size(s) for s in node.whole), "starts": tuple(size(s) for s in node.starts)}
+            return replace(node, a=scalar(node.a), b=scalar(node.b), seed=scalar(node.seed), offset=scalar(node.offset), **sized)
         case _:
             return node
 
@@ -70,7 +73,8 @@ def rewrite_sizes(program: Program, size: Callable[[Size], Size]) -> tuple[Progr
     for node in program.nodes:
         nodes.append(with_operands(map_sizes(node, size), tuple(tensor(t) for t in operands(node)), tensor(node.out)))
     outputs = tuple(tensor(t) for t in program.outputs)
-    return Program(inputs, tuple(nodes), outputs, program.scalars, program.equal, program.where), new
+    aliases = tuple((tensor(s), tensor(t)) for s, t in program.aliases)
+    return replace(program, inputs=inputs, nodes=tuple(nodes), outputs=outputs, aliases=aliases), new
 
 
 def bind(program: Program, known: Mapping[str, int]) -> tuple[Program, Mapping[Tensor, Tensor]]:

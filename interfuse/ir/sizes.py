@@ -42,6 +42,7 @@ class Call:
 
 
 _INFIX = {"floordiv": "//", "mod": "%"}
+DIM = "i"  # symbols of input dims begin so
 Atom = Union[Sym, Call]
 Monomial = tuple[Atom, ...]
 
@@ -173,6 +174,22 @@ def maximum(a: Size, b: Size) -> Size:
     return a if a == b else _call("max", a, b)
 
 
+def joined(a: Size, b: Size) -> Size:
+    """The size of a dim that two operands share, of which one may turn out to be 1 and repeat."""
+    if a == 1 or a == b:
+        return b
+    return a if b == 1 else _call("joined", a, b)
+
+
+def may_be_one(size: Size) -> bool:
+    """Whether a size is settled only when it is known: it was computed, and where it is then 1 it broadcasts. A dim of an input, which is a
+    symbol by itself, never does."""
+    if isinstance(size, int):
+        return False
+    ((monomial, factor), *more) = size.terms
+    return bool(more) or factor != 1 or len(monomial) != 1 or not isinstance(monomial[0], Sym) or not monomial[0].name.startswith(DIM)
+
+
 # ---- how torch.chunk cuts a dim -------------------------------------------------------------------------------------------------------------
 
 
@@ -213,6 +230,7 @@ _FUNCTIONS: dict[str, Callable[..., int]] = {
     "mod": lambda a, b: a % b,
     "min": min,
     "max": max,
+    "joined": lambda a, b: b if a == 1 else a,
     "chunk_lo": _chunk_lo,
     "chunk_len": _chunk_len,
 }
@@ -257,7 +275,7 @@ def rebuild(function: str, args: tuple[Size, ...]) -> Size:
         return chunk_lo(args[0], args[1], args[2], args[3])  # type: ignore[arg-type]
     if function == "chunk_len":
         return chunk_len(args[0], args[1], args[2], args[3])  # type: ignore[arg-type]
-    return {"floordiv": floordiv, "mod": mod, "min": minimum, "max": maximum}[function](*args)
+    return {"floordiv": floordiv, "mod": mod, "min": minimum, "max": maximum, "joined": joined}[function](*args)
 
 
 def evaluate(value: Size, binding: Mapping[str, int]) -> int:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from interfuse.errors import ArgumentTypeError, DimOutOfRange, ReshapeCountError, ShapeError, ShapesDoNotBroadcast
+import torch
+
+from interfuse.errors import ArgumentTypeError, DimOutOfRange, DtypeError, ReshapeCountError, ShapeError, ShapesDoNotBroadcast
 from interfuse.ir import sizes
-from interfuse.ir.dtypes import DataType
-from interfuse.ir.nodes import Broadcast, Const, Node, Operand, Pointwise, Scalar, ScalarCompute, ScalarOp, SizeScalar, Tensor
+from interfuse.ir.dtypes import DataType, convert
+from interfuse.ir.nodes import Broadcast, Const, Node, Operand, Pointwise, Scalar, ScalarCompute, ScalarInput, ScalarOp, SizeScalar, Tensor
 from interfuse.ir.sizes import Size
 from interfuse.ops import promote
 from interfuse.ops.elementwise import CAST
@@ -27,6 +29,12 @@ class Builder(Protocol):
     def require_equal(self, a: Size, b: Size, message: str, error: type[ShapeError] = ShapeError) -> None:
         """Notes that two sizes must turn out equal when they are known; `error` is raised if they do not."""
 
+    def size_symbol(self, scalar: Scalar) -> Size:
+        """A size that is computed from scalars when they are known, rounded towards zero."""
+
+    def random_stream(self) -> int:
+        """A number for every random op of the program, from 0."""
+
 
 def dims_text(shape: Sequence[Size]) -> str:
     return "[" + ", ".join(str(s) for s in shape) + "]"
@@ -42,9 +50,13 @@ def wrap_dim(dim: int, ndim: int, what: str) -> int:
 
 
 def join(b: Builder, a: Size, c: Size, what: str) -> Size:
-    """The size of an out dim whose operands have sizes `a` and `c`; size 1 repeats."""
+    """The size of an out dim whose operands have sizes `a` and `c`; size 1 repeats, and so does a computed size that turns out to be 1."""
     if a == 1 or c == 1:
         return c if a == 1 else a
+    if a != c and (sizes.may_be_one(a) or sizes.may_be_one(c)):
+        repeated = sizes.joined(a, c)
+        b.require_equal(repeated, sizes.joined(c, a), f"{what}: sizes {a} and {c} are neither equal nor 1", ShapesDoNotBroadcast)
+        return repeated
     equal = sizes.known_equal(a, c)
     if equal is False:
         raise ShapesDoNotBroadcast(f"{what}: sizes {a} and {c} are neither equal nor 1")
@@ -83,17 +95,19 @@ def cast(b: Builder, operand: Operand, dtype: DataType) -> Operand:
         case Tensor():
             return b.emit(Pointwise(b.new(operand.shape, dtype), CAST, (operand,)))
         case Const():
-            convert = bool if dtype is DataType.Bool else int if dtype.is_int else float
-            return Const(convert(operand.value), dtype)
+            return Const(convert(operand.value, dtype), dtype)
+        case SizeScalar() if dtype in (DataType.Int, DataType.Index):
+            return SizeScalar(operand.value, dtype)
         case _:
             return ScalarCompute(CAST, (operand,), dtype)
 
 
-def pointwise(b: Builder, op: ScalarOp, rule: Rule, args: Sequence[Operand], *, fixed: int = 0) -> Operand:
-    """One elementwise op; the first `fixed` operands keep their type (the condition of `where`). All scalars in: a scalar out."""
+def pointwise(b: Builder, op: ScalarOp, rule: Rule, args: Sequence[Operand], *, fixed: int = 0, result: DataType | None = None) -> Operand:
+    """One elementwise op; the first `fixed` operands keep their type (the condition of `where`); `result` is its type where the rule does not
+    say it. All scalars in: a scalar out."""
     dtype = promote.compute_type(rule, args[fixed:])
     typed = list(args[:fixed]) + [cast(b, a, dtype) for a in args[fixed:]]
-    result = DataType.Bool if rule is Rule.COMPARE else dtype
+    result = result or promote.result_type(rule, dtype)
     tensors = [a for a in typed if isinstance(a, Tensor)]
     if not tensors:
         return scalar_op(op, args, typed, result)
@@ -111,11 +125,24 @@ def scalar_op(op: ScalarOp, args: Sequence[Operand], typed: Sequence[Operand], d
     return ScalarCompute(op, tuple(a for a in typed if not isinstance(a, Tensor)), dtype)
 
 
+def fold(scalar: Scalar) -> Scalar:
+    """A constant where nothing but constants goes into a scalar."""
+    match scalar:
+        case SizeScalar(value=int()):
+            return Const(scalar.value, scalar.dtype)
+        case ScalarCompute():
+            args = [fold(a) for a in scalar.args]
+            if all(isinstance(a, Const) for a in args):
+                values = [torch.tensor(a.value, dtype=a.dtype.torch) for a in args if isinstance(a, Const)]
+                return Const(scalar.op.torch(*values).to(scalar.dtype.torch).item(), scalar.dtype)
+    return scalar
+
+
 def size_of(operand: Operand | int) -> Size | None:
     """The size that an integer scalar is, or None."""
     if isinstance(operand, bool):
         return None
-    if isinstance(operand, int):
+    if isinstance(operand, int | sizes.Expr):
         return operand
     if isinstance(operand, SizeScalar):
         return operand.value
@@ -124,6 +151,18 @@ def size_of(operand: Operand | int) -> Size | None:
     if isinstance(operand, ScalarCompute) and operand.op is CAST and operand.dtype.is_int:
         return size_of(operand.args[0])
     return None
+
+
+def as_size(b: Builder, value: object, what: str) -> Size:
+    """A size from a Python int or a scalar of the program."""
+    size = size_of(value)  # type: ignore[arg-type]
+    if size is not None:
+        return size
+    if isinstance(value, Const | ScalarInput | ScalarCompute) and not value.dtype.is_complex:
+        return b.size_symbol(value)
+    if isinstance(value, Const | ScalarInput | ScalarCompute):
+        raise DtypeError(f"{what}: a size is not {value.dtype.short}")
+    raise ArgumentTypeError(f"{what}: a size is an int or a scalar of the program, not {value!r}")
 
 
 def resolve_reshape(b: Builder, old: tuple[Size, ...], new: Sequence[Size]) -> tuple[Size, ...]:

@@ -26,6 +26,7 @@ from interfuse.ir.nodes import (
     Permute,
     Pointwise,
     Program,
+    Random,
     Reduce,
     ReduceScatter,
     Reshape,
@@ -35,10 +36,12 @@ from interfuse.ir.nodes import (
     SizeScalar,
     Slice,
     Tensor,
+    node_scalars,
 )
 from interfuse.ir.sizes import Size
+from interfuse.ops.random import RNG_OFFSET, RNG_SEED, generate
 
-Number = bool | int | float
+Number = bool | int | float | complex
 
 
 def scalar_value(scalar: Scalar, sizes_known: Mapping[str, int], scalars: Mapping[str, Number]) -> Number:
@@ -100,6 +103,10 @@ def evaluate_node(node: Node, value: Callable[[Tensor], torch.Tensor], size: Cal
         case Iota():
             start, step = number(node.start), number(node.step)
             return (torch.arange(shape[0], dtype=torch.float64 if node.out.dtype.is_float else torch.int64) * step + start).to(dtype)
+        case Random():
+            a, b, seed, offset = (number(s) for s in (node.a, node.b, node.seed, node.offset))
+            whole, starts = [size(s) for s in node.whole], [size(s) for s in node.starts]
+            return generate(node.kind, dtype, shape, a, b, seed, offset, node.stream, whole, starts)
         case Aten():
             results = aten(node, [value(a) if isinstance(a, Tensor) else number(a) for a in node.args], size)
             return results[node.result]
@@ -127,8 +134,11 @@ def _pointwise(node: Pointwise, value: Callable[[Tensor], torch.Tensor], number:
         else:
             args.append(torch.tensor(number(arg), dtype=arg.dtype.compute.torch))
     result = node.op.torch(*args)
+    kind = node.out.dtype
+    if result.is_complex() and (kind.is_float or kind.is_int):
+        result = result.real
     shape = torch.broadcast_shapes(*(a.shape for a in args))
-    return result.expand(shape).to(node.out.dtype.torch)
+    return result.expand(shape).to(kind.torch)
 
 
 def contract(node: Contract, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -143,6 +153,9 @@ def contract(node: Contract, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 def evaluate(program: Program, tensors: Mapping[Tensor, torch.Tensor], sizes_known: Mapping[str, int], scalars: Mapping[str, Number]) -> list[torch.Tensor]:
     """Outputs of a Traced program (global shapes), computed node by node."""
     values = dict(tensors)
+    if any(RNG_SEED in node_scalars(node) for node in program.nodes):
+        drawn = torch.randint(-(1 << 63), (1 << 63) - 1, (2,)).tolist()
+        scalars = {RNG_SEED.name: drawn[0], RNG_OFFSET.name: drawn[1], **scalars}
     for node in program.nodes:
         values[node.out] = evaluate_node(
             node,
@@ -151,7 +164,3 @@ def evaluate(program: Program, tensors: Mapping[Tensor, torch.Tensor], sizes_kno
             lambda s: scalar_value(s, sizes_known, scalars),
         )
     return [values[t] for t in program.outputs]
-
-
-def dtype_of(tensor: torch.Tensor) -> DataType:
-    return next(d for d in DataType if d.torch == tensor.dtype)

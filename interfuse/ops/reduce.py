@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from interfuse.ir.dtypes import DataType
+from interfuse.ir.dtypes import DataType, from_torch
 from interfuse.ir.nodes import ReduceOp
 
 
@@ -35,7 +35,8 @@ def _extreme(name: str) -> object:
         if all(arg.shape[d] for d in dims):
             return reduce(arg, dims)
         kept = [n for d, n in enumerate(arg.shape) if d not in dims]
-        dtype = next(d for d in DataType if d.torch == arg.dtype)
+        dtype = from_torch(arg.dtype)
+        assert dtype is not None
         return torch.full(kept, identity(dtype), dtype=arg.dtype, device=arg.device)
 
     return run

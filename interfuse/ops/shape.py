@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
-from interfuse.errors import ArgumentTypeError, DtypeError, ShapeError
+from interfuse.errors import DtypeError, ShapeError
 from interfuse.ir import sizes
 from interfuse.ir.dtypes import DataType
-from interfuse.ir.nodes import Broadcast, Cat, Const, Full, Iota, Pad, Permute, Reshape, Scalar, Slice, Tensor
+from interfuse.ir.nodes import Broadcast, Cat, Const, Full, Iota, Pad, Permute, Pointwise, Reshape, Scalar, Slice, Tensor
 from interfuse.ir.sizes import Size
-from interfuse.ops.build import Builder, cast, dims_text, resolve_reshape, size_of, wrap_dim
+from interfuse.ops import promote
+from interfuse.ops.build import Builder, cast, dims_text, resolve_reshape, wrap_dim
+from interfuse.ops.elementwise import SEGMENT_SET
 
 
 def broadcast(b: Builder, arg: Tensor, is_broadcast_dim: Sequence[bool]) -> Tensor:
@@ -30,6 +33,10 @@ def broadcast_in_dim(b: Builder, arg: Tensor, shape: Sequence[Size], broadcast_d
         raise ShapeError(f"broadcast_in_dim: broadcast_dims {list(broadcast_dims)} must be strictly increasing")
     for i, d in enumerate(dims):
         if arg.shape[i] == 1:
+            continue
+        if sizes.may_be_one(arg.shape[i]):
+            wanted = sizes.joined(arg.shape[i], shape[d])
+            b.require_equal(wanted, shape[d], f"broadcast_in_dim: dim {i} has size {arg.shape[i]}, not 1 and not the {shape[d]} of out dim {d}")
             continue
         equal = sizes.known_equal(arg.shape[i], shape[d])
         if equal is False:
@@ -66,8 +73,13 @@ def squeeze(b: Builder, arg: Tensor, dims: Sequence[int], squeeze_expanded: bool
     if len(gone) != len(dims):
         raise ShapeError(f"squeeze: {list(dims)} names a dim twice")
     for d in gone:
-        if arg.shape[d] != 1:
+        if sizes.may_be_one(arg.shape[d]):
+            b.require_equal(arg.shape[d], 1, f"squeeze: dim {d} is not 1")
+        elif arg.shape[d] != 1 and not squeeze_expanded:
             raise ShapeError(f"squeeze: dim {d} has size {arg.shape[d]}, not 1")
+    if any(arg.shape[d] != 1 for d in gone):
+        thin = tuple(1 if d in gone else s for d, s in enumerate(arg.shape))
+        arg = b.emit(Slice(b.new(thin, arg.dtype), arg, (0,) * arg.ndim))
     return b.emit(Reshape(b.new((s for d, s in enumerate(arg.shape) if d not in gone), arg.dtype), arg))
 
 
@@ -80,24 +92,36 @@ def slice_(
     manual_normalization: bool = False,
 ) -> Tensor:
     """Elements start ≤ i < end of every dim, cut to the tensor as NumPy does unless `manual_normalization`."""
-    if strides is not None and len(strides) != arg.ndim:
-        raise ShapeError(f"slice: {len(strides)} strides for a tensor with {arg.ndim} dims")
-    if len(start_indices) != arg.ndim or len(end_indices) != arg.ndim:
-        raise ShapeError(f"slice: {len(start_indices)} starts and {len(end_indices)} ends for a tensor with {arg.ndim} dims")
+    given = f"slice of {dims_text(arg.shape)} from {dims_text(start_indices)} to {dims_text(end_indices)}"
+    if strides is not None and len(strides) != len(start_indices):
+        raise ShapeError(f"Slice start_indices and strides don't match! {given} has {len(strides)} strides")
+    if len(start_indices) != arg.ndim:
+        raise ShapeError(f"Number of tensor dimensions does not match slice dimensions! {given}")
+    if len(end_indices) != arg.ndim:
+        raise ShapeError(f"Slice indexing attribute dimensions don't match! {given}")
     starts, shape = [], []
     for d, (start, end) in enumerate(zip(start_indices, end_indices, strict=True)):
         if isinstance(start, int) and start < 0:
-            raise ShapeError(f"slice: start {start} of dim {d} is negative")
+            raise ShapeError(f"Slice operation start_indices must be greater than or equal to 0. Start {start} of dim {d}: {given}")
+        if not isinstance(start, int) and start != (least := sizes.maximum(start, 0)):
+            b.require_equal(least, start, f"slice: start {start} of dim {d} is negative")
         if isinstance(start, int) and isinstance(end, int) and end < start:
-            raise ShapeError(f"slice: end {end} of dim {d} lies before its start {start}")
+            raise ShapeError(f"Slice operation end_indices must be greater than or equal to start_indices. Dim {d}: {given}")
         if strides is not None and strides[d] != 1:
-            raise ShapeError(f"slice: stride {strides[d]} of dim {d}; only 1 is supported")
+            raise ShapeError(f"nvFuser Limitation: All slice operation strides must be of const size 1. Stride {strides[d]} of dim {d}")
         size = arg.shape[d]
         if not manual_normalization:
             start, end = sizes.minimum(start, size), sizes.minimum(end, size)
+        elif end != size and (most := sizes.minimum(end, size)) != end:
+            b.require_equal(most, end, f"slice: end {end} of dim {d} lies beyond its size {size}")
         starts.append(start)
         shape.append(sizes.sub(end, start))
     return b.emit(Slice(b.new(shape, arg.dtype), arg, tuple(starts)))
+
+
+def _cut(width: Size) -> Size:
+    """How many elements a negative width takes away."""
+    return max(-width, 0) if isinstance(width, int) else sizes.maximum(sizes.mul(-1, width), 0)
 
 
 def pad(b: Builder, arg: Tensor, pad_widths: Sequence[Size], value: Scalar | None = None) -> Tensor:
@@ -113,15 +137,14 @@ def pad(b: Builder, arg: Tensor, pad_widths: Sequence[Size], value: Scalar | Non
         if isinstance(size, int) and size < 0:
             raise ShapeError(f"pad: dim {d} of size {arg.shape[d]} with widths {before[d]} and {after[d]} would have size {size}")
     fill = value if value is not None else Const(False if arg.dtype is DataType.Bool else 0.0 if arg.dtype.is_float else 0, arg.dtype)
-    if fill.dtype.is_float and not arg.dtype.is_float:
+    if promote.kind(fill.dtype) != promote.kind(arg.dtype):
         raise DtypeError(f"pad: value of type {fill.dtype.short} for a tensor of {arg.dtype.short}")
-    cut = [(-w if isinstance(w, int) and w < 0 else 0) for w in before]
-    cut_after = [(-w if isinstance(w, int) and w < 0 else 0) for w in after]
+    cut, cut_after = [_cut(w) for w in before], [_cut(w) for w in after]
     if any(cut) or any(cut_after):
         kept = [sizes.sub(s, c + e) for s, c, e in zip(arg.shape, cut, cut_after, strict=True)]
         arg = b.emit(Slice(b.new(kept, arg.dtype), arg, tuple(cut)))
-    grow = tuple(0 if c else w for c, w in zip(cut, before, strict=True))
-    shape = [sizes.add(s, w, 0 if c else a) for s, w, a, c in zip(arg.shape, grow, after, cut_after, strict=True)]
+    grow = tuple(sizes.add(w, c) for c, w in zip(cut, before, strict=True))
+    shape = [sizes.add(s, w, a, c) for s, w, a, c in zip(arg.shape, grow, after, cut_after, strict=True)]
     scalar = cast(b, fill, arg.dtype)
     assert not isinstance(scalar, Tensor)
     return b.emit(Pad(b.new(shape, arg.dtype), arg, grow, scalar))
@@ -160,6 +183,11 @@ def full(b: Builder, shape: Sequence[Size], fill_value: Scalar, dtype: DataType)
 
 def iota(b: Builder, length: Size, start: Scalar | None = None, step: Scalar | None = None, dtype: DataType = DataType.Int) -> Tensor:
     begin, by = start or Const(0, DataType.Int), step or Const(1, DataType.Int)
+    for scalar, what in ((begin, "start"), (by, "step")):
+        if scalar.dtype.is_complex:
+            raise DtypeError(f"iota: the {what} is {scalar.dtype.short}")
+        if isinstance(scalar, Const) and not math.isfinite(scalar.value):  # type: ignore[arg-type]
+            raise ShapeError(f"iota: the {what} is {scalar.value}")
     if isinstance(by, Const) and by.value == 0:
         raise ShapeError("iota: step 0")
     wide = DataType.Double if dtype.is_float else DataType.Int
@@ -168,9 +196,18 @@ def iota(b: Builder, length: Size, start: Scalar | None = None, step: Scalar | N
     return b.emit(Iota(b.new((length,), dtype), first, stride))
 
 
-def as_size(value: object, what: str) -> Size:
-    """A size from a Python int or an integer scalar."""
-    size = size_of(value)  # type: ignore[arg-type]
-    if size is None:
-        raise ArgumentTypeError(f"{what}: a size is an int or an integer scalar, not {value!r}")
-    return size
+def segment_set(b: Builder, arg: Tensor) -> Tensor:
+    """A copy that no kernel both makes and reads."""
+    return b.emit(Pointwise(b.new(arg.shape, arg.dtype), SEGMENT_SET, (arg,)))
+
+
+def stride_order(b: Builder, arg: Tensor, stride_order: Sequence[int]) -> Tensor:
+    """A copy that lies in memory in another order of dims: `stride_order[i]` counts the dims that lie inside dim i."""
+    ranks = [wrap_dim(d, arg.ndim, "stride_order") for d in stride_order]
+    if sorted(ranks) != list(range(arg.ndim)):
+        raise ShapeError(f"stride_order: {list(stride_order)} does not rank each of the {arg.ndim} dims once")
+    outermost_first = sorted(range(arg.ndim), key=lambda d: -ranks[d])
+    dense = segment_set(b, permute(b, arg, outermost_first))
+    return permute(b, dense, [outermost_first.index(d) for d in range(arg.ndim)])
+
+

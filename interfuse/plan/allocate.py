@@ -19,7 +19,7 @@ def allocate(scheduled: Scheduled) -> Scheduled:
     base = _bases(scheduled)
     last = _last_use(scheduled, base)
     owned = {t for s in scheduled.steps if isinstance(s, (Launch, CallLibrary, CallAten, Start)) for t in writes(s.segment)}
-    kept = {base.get(t, t) for t in scheduled.program.outputs} | set(scheduled.program.inputs)
+    kept = {base.get(t, t) for t in scheduled.program.results()} | set(scheduled.program.inputs)
     steps: list[HostStep] = []
     live: dict[Tensor, Size] = {}
     names: dict[Tensor, list[Tensor]] = {}

@@ -32,6 +32,7 @@ from interfuse.ir.nodes import (
     node_scalars,
     operands,
 )
+from interfuse.ops.elementwise import SEGMENT_SET
 from interfuse.plan.segments import AtenSegment, CollectiveSegment, KernelSegment, LibrarySegment, Segment, ViewSegment
 
 Refuse = Callable[[Sequence[Node], Sequence[Tensor]], str | None]
@@ -72,7 +73,10 @@ class _Fusion:
         self.nodes = list(program.nodes)
         self.position = {n.out: i for i, n in enumerate(self.nodes)}
         self.readers = program.consumers()
-        self.returned = set(program.outputs)
+        self.returned = set(program.results())
+        self.fenced: set[Tensor] = set()
+        targets = {target for _, target in program.aliases}
+        self.overwritten = {t for t in self.returned if t not in targets and self._shows(t, targets)}
         self.wanted_dense = moved & self.returned
         self.bias, self.swallowed = find_bias(program)
         self.floating: set[Tensor] = set()
@@ -94,15 +98,24 @@ class _Fusion:
             elif isinstance(node, _COLLECTIVES):
                 self._alone(i, "collective", "data crosses ranks")
                 self.dense.add(node.out)
-            elif isinstance(node, _VIEWS) and self._is_free(node):
+            elif isinstance(node, _VIEWS) and node.out not in self.overwritten and self._is_free(node):
                 self.floating.add(node.out)
                 if self._keeps_dense(node):
                     self.dense.add(node.out)
             else:
                 self._join(i)
+                if isinstance(node, Pointwise) and node.op is SEGMENT_SET:
+                    self.fenced.add(node.out)
+                    self.dense.add(node.out)
         return Segmented(self.program, tuple(self._write()), tuple(dict.fromkeys(self.refusals)))
 
     # ---- views --------------------------------------------------------------------------------------------------------------------------------
+
+    def _shows(self, tensor: Tensor, inputs: set[Tensor]) -> bool:
+        """Whether a tensor is, or is a view of, one of `inputs`."""
+        while tensor in self.position and isinstance(node := self.nodes[self.position[tensor]], _VIEWS):
+            tensor = node.arg
+        return tensor in inputs
 
     def _in_memory(self, tensor: Tensor) -> bool:
         """Whether the tensor exists outside kernels."""
@@ -202,7 +215,7 @@ class _Fusion:
                 raise NotImplementedError(f"no template holds {type(node).__name__} {node.out.name}: {reason}")
 
     def _made_by(self, tensor: Tensor, group: int) -> bool:
-        return tensor in self.position and self.group_of.get(self.position[tensor]) == group and tensor not in self.floating
+        return tensor in self.position and self.group_of.get(self.position[tensor]) == group and tensor not in self.floating and tensor not in self.fenced
 
     def _made_in_kernel(self, node: Node) -> bool:
         return any(t in self.position and not self._in_memory(t) for t in operands(node))
@@ -225,6 +238,11 @@ class _Fusion:
             self.refusals.append(f"{self.nodes[i].out.name} is not fused with {self._name(chosen)}: {names} must run in between")
             return False
         members = sorted({i}.union(*(self.groups[c].nodes for c in chosen)))
+        read = [self._memory_of(t) for m in members for t in operands(self.nodes[m])] if self.fenced else []
+        ends = [t for t in read if t in self.fenced and self.position[t] in members]
+        if ends:
+            self.refusals.append(f"{self.nodes[i].out.name} is not fused with {self._name(chosen)}: segment_set asks for {ends[0].name} in memory")
+            return False
         with_views = self._with_views(members)
         reason = self.refuse(with_views, self._outputs(members))
         if reason is not None:
@@ -282,7 +300,7 @@ class _Fusion:
             letter = {"kernel": "k", "library": "m", "aten": "a", "op": "a", "collective": "c"}[group.kind]
             names[letter] = names.get(letter, -1) + 1
             self._write_group(group, f"{letter}{names[letter]}", segments, viewed)
-        for t in self.program.outputs:
+        for t in self.program.results():
             self._view(t, segments, viewed, "returned")
         return segments
 
@@ -302,7 +320,8 @@ class _Fusion:
             return
         if isinstance(node, Aten):
             nodes = tuple(n for m in group.nodes if isinstance(n := self.nodes[m], Aten))
-            segments.append(AtenSegment(name, nodes, node_scalars(node), group.why))
+            free = frozenset(n.out for n in nodes if n.op.strided and not self.readers[n.out])
+            segments.append(AtenSegment(name, nodes, node_scalars(node), group.why, strided=free))
             return
         assert isinstance(node, _COLLECTIVES)
         segments.append(CollectiveSegment(name, node, group.why))
@@ -332,7 +351,7 @@ def find_bias(program: Program) -> tuple[dict[Contract, tuple[Tensor, Tensor]], 
 
     product → [cast →] add(·, [cast of] broadcast of bias) [→ cast] becomes one library call, which rounds once.
     """
-    producers, readers, returned = program.producers(), program.consumers(), set(program.outputs)
+    producers, readers, returned = program.producers(), program.consumers(), set(program.results())
     position = {n.out: i for i, n in enumerate(program.nodes)}
     found: dict[Contract, tuple[Tensor, Tensor]] = {}
     gone: set[Node] = set()
@@ -386,7 +405,7 @@ def _vector(tensor: Tensor, producers: dict[Tensor, Node], product: Contract) ->
 
 def _unread(program: Program, gone: set[Node]) -> set[Node]:
     """Nodes that nobody reads once `gone` has vanished (the broadcast and cast of a bias)."""
-    readers, returned = program.consumers(), set(program.outputs)
+    readers, returned = program.consumers(), set(program.results())
     dead: set[Node] = set()
     for node in reversed(program.nodes):
         if node not in gone and node.out not in returned and readers[node.out] and all(r in gone or r in dead for r in readers[node.out]):

@@ -12,8 +12,9 @@ from interfuse.plan.segments import AtenSegment, CollectiveSegment, KernelSegmen
 from interfuse.plan.steps import CallAten, CallLibrary, Compute, Dense, HostStep, Launch, MakeView, Scheduled, Start, Wait
 
 
-def order(segmented: Segmented) -> Scheduled:
-    steps: list[HostStep] = [Dense(t) for t in _read_densely(segmented)]
+def order(segmented: Segmented, *, generated: bool = True) -> Scheduled:
+    """Without `generated` kernels, ATen runs their nodes."""
+    steps: list[HostStep] = [Dense(t) for t in _read_densely(segmented, generated)]
     steps += _scalars(segmented)
     pending: dict[Tensor, CollectiveSegment] = {}
     viewed: dict[Tensor, Tensor] = {}
@@ -71,15 +72,19 @@ def writes(segment: Segment) -> tuple[Tensor, ...]:
             return (segment.node.out,)
 
 
-def _read_densely(segmented: Segmented) -> list[Tensor]:
-    """Inputs that kernels or collectives read, directly or through views; ATen takes any strides."""
+def _read_densely(segmented: Segmented, generated: bool) -> list[Tensor]:
+    """Inputs that kernels or collectives read, directly or through views. ATen takes any strides, and its results may depend on them (a strided
+    loop is not vectorised): where it runs all readers, an input stays as it is."""
     base = {s.node.out: s.node.arg for s in segmented.segments if isinstance(s, ViewSegment)}
     found: dict[Tensor, None] = {}
     inputs = set(segmented.program.inputs)
     for segment in segmented.segments:
         if isinstance(segment, (LibrarySegment, AtenSegment)):
             continue
+        through_aten = isinstance(segment, KernelSegment) and not (generated and segment.generated)
         for tensor in reads(segment):
+            if through_aten and tensor not in base:
+                continue
             while tensor in base:
                 tensor = base[tensor]
             if tensor in inputs:

@@ -41,13 +41,15 @@ class LibrarySegment:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AtenSegment:
-    """One call of an op that ATen computes whole; `nodes` are its results that are needed, all of one call."""
+    """One call of an op that ATen computes whole; `nodes` are its results that are needed, all of one call. Those in `strided` stay in the
+    layout in which ATen gives them, the others are dense."""
 
     name: str
     nodes: tuple[Aten, ...]
     scalars: tuple[Scalar, ...]
     why: str
     template: str = "aten"
+    strided: frozenset[Tensor] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

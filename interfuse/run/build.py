@@ -87,6 +87,13 @@ def torch_libraries() -> tuple[tuple[str, ...], bool]:
     return (*(str(p) for p in openmp), *((str(library),) if has_sleef else ())), has_sleef
 
 
+@functools.cache
+def has_mkl() -> bool:
+    """Whether that library also brings MKL's vector math, which ATen uses for large results."""
+    library = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
+    return library.exists() and all(hasattr(ctypes.CDLL(str(library)), name) for name in ("vmsTan", "vmdTan", "vmdExp", "vmsErfInv", "vmdErfInv"))
+
+
 def build(sources: Mapping[str, str], *, cache_dir: Path | None = None, compiler: Compiler | None = None) -> dict[str, Path]:
     """Shared libraries for named texts, compiled where the cache has none; equal texts give one library.
 
@@ -118,11 +125,12 @@ def _remember(folder: Path, key: str, path: Path) -> None:
 
 
 def _flags(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Compile flags and libraries for a text; SLEEF's library is linked (0.2 s) only where it is called."""
+    """Compile flags and libraries for a text; the library with SLEEF and MKL is linked (0.2 s) only where it is called."""
     libraries, has_sleef = torch_libraries()
     needs_sleef = has_sleef and "Sleef_" in text
-    chosen = tuple(p for p in libraries if needs_sleef or "libtorch_cpu" not in p)
-    return FLAGS + (("-DIF_SLEEF",) if needs_sleef else ()), chosen
+    needs_mkl = "IF_MKL" in text and has_mkl()
+    chosen = tuple(p for p in libraries if needs_sleef or needs_mkl or "libtorch_cpu" not in p)
+    return FLAGS + (("-DIF_SLEEF",) if needs_sleef else ()) + (("-DIF_MKL",) if needs_mkl else ()), chosen
 
 
 def _digest(text: str, compiler: Compiler) -> str:

@@ -12,6 +12,7 @@ from interfuse.ir.dtypes import DataType
 from interfuse.ir.sizes import evaluate
 from interfuse.ir.sizes import chunk_len as _chunk_len
 from interfuse.ir.sizes import chunk_lo as _chunk_lo
+from interfuse.run import random_state
 from interfuse.shard.mesh import Mesh
 
 Main = Callable[..., list[torch.Tensor]]
@@ -28,7 +29,9 @@ class HasTeams(Protocol):
 class Rank:
     """One rank's place, which emitted text asks for what differs from rank to rank."""
 
-    def __init__(self, mesh: Mesh, rank: int, comm: HasTeams | None, known: Mapping[str, int]) -> None:
+    def __init__(self, mesh: Mesh, rank: int, comm: HasTeams | None, known: Mapping[str, int], draw: Callable[[], tuple[int, int]] = random_state.draw) -> None:
+        """`draw` gives the key of a call's random numbers, the same on all ranks."""
+        self.draw = draw
         coordinates = mesh.coordinates(rank)
         assert coordinates is not None
         self.mesh, self.rank, self.comm, self.known, self.coordinates = mesh, rank, comm, known, coordinates
@@ -57,7 +60,12 @@ def chunk_lo(n: int, parts: int, coordinate: int, grain: int = 1) -> int:
     return evaluate(_chunk_lo(n, parts, coordinate, grain), {})
 
 
-def scalar(op: str, dtype: str, *args: tuple[bool | int | float, str]) -> bool | int | float:
+def joined(a: int, b: int) -> int:
+    """The size of a dim that two operands share, of which one may be 1 and repeat."""
+    return b if a == 1 else a
+
+
+def scalar(op: str, dtype: str, *args: tuple[bool | int | float | complex, str]) -> bool | int | float | complex:
     """Arithmetic on scalars as PyTorch does it; types by the names of `DataType`."""
     from interfuse.ops.elementwise import ROWS
 

@@ -61,7 +61,7 @@ def aten_kernel(segment: KernelSegment, binding: Mapping[str, int]) -> Kernel:
         values: dict[Tensor, torch.Tensor] = dict(zip(inputs, args, strict=False))
         given = dict(zip(scalars, args[len(inputs) + len(outputs) :], strict=True))
 
-        def number(scalar: Scalar) -> bool | int | float:
+        def number(scalar: Scalar) -> bool | int | float | complex:
             match scalar:
                 case Const():
                     return scalar.value
@@ -82,14 +82,14 @@ def aten_call(segment: AtenSegment, binding: Mapping[str, int]) -> Callable[...,
     first = segment.nodes[0]
     tensors = tuple(dict.fromkeys(operands(first)))
     scalars = tuple(s for s in segment.scalars if not isinstance(s, Const))
-    wanted = tuple((node.result, node.out.dtype.torch) for node in segment.nodes)
+    wanted = tuple((node.result, node.out.dtype.torch, node.out in segment.strided) for node in segment.nodes)
 
     def run(*args: Any) -> Any:
         values: dict[Any, Any] = dict(zip(tensors, args, strict=False))
         values |= dict(zip(scalars, args[len(tensors) :], strict=True))
         operands_ = [a.value if isinstance(a, Const) else values[a] for a in first.args]
         results = aten(first, operands_, lambda size: sizes.evaluate(size, binding))
-        kept = tuple(results[i].to(dtype).contiguous() for i, dtype in wanted)
+        kept = tuple(results[i].to(dtype) if strided else results[i].to(dtype).contiguous() for i, dtype, strided in wanted)
         return kept if len(kept) > 1 else kept[0]
 
     return run

@@ -26,6 +26,7 @@ from interfuse.ir.nodes import (
     Pad,
     Permute,
     Pointwise,
+    Random,
     Reduce,
     ReduceScatter,
     Reshape,
@@ -98,11 +99,12 @@ def rule(node: Node) -> Rule:
         case Cat():
             row = tuple(None if d == node.dim else d for d in range(node.out.ndim))
             return Rule((row,) * len(node.args), row)
-        case Full() | Iota():
+        case Full() | Iota() | Random():
             return Rule((), tuple(range(node.out.ndim)))
         case Aten():
             ins, out = node.op.dims(node)
-            return Rule(ins, out)
+            summed = {letter: "sum" for row in ins for letter in row if letter is not None and letter not in out}
+            return Rule(ins, out, summed, tuple((group, "sum") for group in node.op.linear_in))
         case Move() | AllGather() | ReduceScatter() | AllReduce() | AllToAll():
             raise TypeError(f"{type(node).__name__} has no letters: it is how placements change")
         case _:
@@ -112,7 +114,7 @@ def rule(node: Node) -> Rule:
 def _pointwise(node: Pointwise) -> Rule:
     out = tuple(range(node.out.ndim))
     tensors = operands(node)
-    ins = tuple(tuple(d if t.shape[d] != 1 or node.out.shape[d] == 1 else None for d in out) for t in _each(node))
+    ins = tuple(tuple(None if repeats(t.shape[d], node.out.shape[d]) else d for d in out) for t in _each(node))
     linear = node.op.linear_in if node.out.dtype.is_float or node.op is not CAST else ()
     if node.op is CAST and node.args and isinstance(node.args[0], Tensor):
         source = node.args[0].dtype
@@ -126,6 +128,11 @@ def _pointwise(node: Pointwise) -> Rule:
     )
     assert len(tensors) == len(ins)
     return Rule(ins, out, passes=passes)
+
+
+def repeats(size: Size, out: Size) -> bool:
+    """Whether a dim is, or may turn out to be, of size 1 and repeated to `out`."""
+    return size != out and (size == 1 or sizes.may_be_one(size) or sizes.may_be_one(out))
 
 
 def _each(node: Pointwise) -> tuple[Tensor, ...]:
@@ -152,8 +159,7 @@ def _contract(node: Contract) -> Rule:
 def _broadcast(node: Broadcast) -> Rule:
     ins: list[int | None] = []
     for i, d in enumerate(node.dims):
-        repeats = node.arg.shape[i] == 1 and node.out.shape[d] != 1
-        ins.append(None if repeats else d)
+        ins.append(None if repeats(node.arg.shape[i], node.out.shape[d]) else d)
     return Rule((tuple(ins),), tuple(range(node.out.ndim)), passes=_ANY)
 
 

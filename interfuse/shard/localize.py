@@ -22,6 +22,7 @@ from interfuse.ir.nodes import (
     Pad,
     Permute,
     Program,
+    Random,
     ReduceScatter,
     Reshape,
     Scalar,
@@ -81,9 +82,10 @@ class _Localizer:
                 self.local[node.out] = self._compute(node)
         inputs = tuple(self.local[t] for t in program.inputs)
         outputs = tuple(self.local[t] for t in program.outputs)
+        aliases = tuple((self.local[s], self.local[t]) for s, t in program.aliases)
         where = {self.local[t].name: program.where.get(t.name, "") for t in program.tensors()}
-        local = Program(inputs, tuple(self.nodes), outputs, program.scalars, program.equal, where)
-        return Local(local, self.mesh, {self.local[t]: placement[t] for t in (*program.inputs, *program.outputs)}, frozenset(self.at.values()), tuple(self.gathered))
+        local = replace(program, inputs=inputs, nodes=tuple(self.nodes), outputs=outputs, where=where, aliases=aliases)
+        return Local(local, self.mesh, {self.local[t]: placement[t] for t in (*program.inputs, *program.results())}, frozenset(self.at.values()), tuple(self.gathered))
 
     # ---- nodes that compute -----------------------------------------------------------------------------------------------------------------
 
@@ -93,6 +95,9 @@ class _Localizer:
         if isinstance(local, Iota):
             splits = self.placed.placement[node.out].dims[0]
             local = replace(local, start=_shifted(local.start, local.step, local_start(node.out.shape[0], splits, self.mesh)))
+        if isinstance(local, Random):
+            splits_of = self.placed.placement[node.out].dims
+            local = replace(local, starts=tuple(local_start(s, splits, self.mesh) for s, splits in zip(node.out.shape, splits_of, strict=True)))
         self.nodes.append(local)
         return out
 

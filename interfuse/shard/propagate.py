@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from interfuse.errors import UnsupportedPlacement
 from interfuse.ir import sizes
@@ -60,7 +60,7 @@ class _Propagation:
         self.strategy: dict[Node, Strategy] = {}
         self.natural: dict[Tensor, States] = {}
         self.readers = program.consumers()
-        self.outputs = set(program.outputs)
+        self.outputs = set(program.results())
         for t in program.inputs:
             self.natural[t] = self.given.get(t, self.whole)
 
@@ -300,6 +300,10 @@ class _Writer:
 
     def finish(self) -> Placed:
         program = self.decided.program
-        written = Program(program.inputs, tuple(self.nodes), program.outputs, program.scalars, program.equal, self.where)
+        stored = {t: self.decided.stored(t) for t in (*program.results(), *program.inputs)}
+        moved = {s: self._move(s, stored[s], stored[t], f"written into {t.name}") for s, t in program.aliases}
+        outputs = tuple(moved.get(t, t) for t in program.outputs)
+        aliases = tuple((moved[s], t) for s, t in program.aliases)
+        written = replace(program, nodes=tuple(self.nodes), outputs=outputs, where=self.where, aliases=aliases)
         return Placed(written, self.mesh, self.placement, frozenset(self.decided.given), self.why)
 

@@ -16,7 +16,7 @@ def simplify(traced: Traced) -> Traced:
     program = traced.program
     given = traced.annotations.given if traced.annotations else {}
     reduced = traced.annotations.reduces if traced.annotations else {}
-    fixed = set(given) | set(reduced) | set(program.outputs)
+    fixed = set(given) | set(reduced) | set(program.results())
     needed = _needed(program)
     instead: dict[Tensor, Tensor] = {}
     seen: dict[Any, Tensor] = {}
@@ -41,7 +41,7 @@ def simplify(traced: Traced) -> Traced:
 
 
 def _needed(program: Program) -> set[Tensor]:
-    needed = set(program.outputs)
+    needed = set(program.results())
     for node in reversed(program.nodes):
         if node.out in needed:
             needed.update(operands(node))
