@@ -144,7 +144,7 @@ class NoReproInputs(InterfuseError, AssertionError):
     """The script of the last call was asked for, and no call kept its inputs."""
 
 
-class CpuTensorError(InterfuseError, ValueError):
+class CpuTensorError(InterfuseError, ValueError, RuntimeError):
     """A CPU tensor with dims describes an input of a program that runs on a GPU."""
 
 

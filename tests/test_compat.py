@@ -8,8 +8,8 @@ import sys
 import pytest
 import torch
 
-from interfuse.compat import install_as
 from interfuse.compat import direct as nvf
+from interfuse.compat import install_as
 from interfuse.compat.definition import runs_on_gpu
 from interfuse.compat.direct import DataType, FusionDefinition, LRUCache, LruFusionCache, ParallelType, PythonProfiler
 from interfuse.errors import (
@@ -43,7 +43,7 @@ def add_relu(fd):
 def captured(fd):
     """The definition that a definition's text makes."""
     names = {"FusionDefinition": FusionDefinition, "DataType": DataType}
-    exec(repr(fd), names)  # noqa: S102  (the text is the product under test)
+    exec(repr(fd), names)
     with FusionDefinition() as again:
         names["nvfuser_fusion"](again)
     return again
@@ -111,7 +111,8 @@ def test_tensor_descriptor_refuses_negative_strides():
         (([2, 3], True, DataType.Half), {}, "shape=[2, 3], contiguity=[True, True], dtype=DataType.Half, is_cpu=False"),
         (([2, 3], [True, None]), {}, "shape=[2, 3], contiguity=[True, None], dtype=DataType.Float, is_cpu=False"),
         (([2, 1], [3, 1]), {}, "shape=[-1, 1], contiguity=[False, None], dtype=DataType.Float, is_cpu=False"),
-        ((), {"sizes": [2, 3], "strides": [1, 2], "static_sizes": True}, "shape=[2, 3], contiguity=[True, True], dtype=DataType.Float, is_cpu=False, stride_order=[0, 1]"),
+        ((), {"sizes": [2, 3], "strides": [1, 2], "static_sizes": True},
+         "shape=[2, 3], contiguity=[True, True], dtype=DataType.Float, is_cpu=False, stride_order=[0, 1]"),
         ((), {"shape": [2, 3], "stride_order": [-1, 0]}, "shape=[2, 3], contiguity=[False, False], dtype=DataType.Float, is_cpu=False"),
         ((), {"shape": [], "contiguity": [], "is_cpu": True}, "shape=[], contiguity=[], dtype=DataType.Float, is_cpu=True"),
     ],
@@ -181,7 +182,7 @@ def test_an_error_inside_the_block_is_shown_and_raised(capsys):
     assert "ZeroDivisionError" in capsys.readouterr().out
 
 
-# ---- text ------------------------------------------------------------------------------------------------------------------------------------------
+# ---- text ----------------------------------------------------------------------------------------------------------------------------------------
 
 
 def test_text_follows_the_outputs_and_leaves_out_defaults():
@@ -250,7 +251,7 @@ def test_repro_script_runs():
     assert script == fd.repro_script_for(inputs) and "as_strided((3, 4), (1, 3))" in script
     module = install_as("nvfuser_direct")
     try:
-        exec(script, {})  # noqa: S102  (the script is the product under test)
+        exec(script, {})
     finally:
         assert sys.modules.pop("nvfuser_direct") is module
         for name in [n for n in sys.modules if n.startswith("nvfuser_direct.")]:
@@ -269,10 +270,10 @@ def test_math_shows_loops():
     assert f"  {y}\n" in fd.fusion.print_math() and fd.fusion.print_kernel()
 
 
-# ---- identity ----------------------------------------------------------------------------------------------------------------------------------------
+# ---- identity ------------------------------------------------------------------------------------------------------------------------------------
 
 
-def chain(fd, *, constant=2.0, dtype=DataType.Float, contiguity=True, shape=(-1, 4), swap=False, dead=False, second=False, alias=False, placed=False):
+def chain(fd, constant=2.0, dtype=DataType.Float, contiguity=True, shape=(-1, 4), swap=False, dead=False, second=False, alias=False, placed=False):
     x = fd.define_tensor(list(shape), contiguity=contiguity, dtype=dtype)
     y = fd.define_tensor([-1, 4])
     if dead:
@@ -333,7 +334,7 @@ def test_fusions_that_are_the_same_share_what_is_compiled():
     assert two.fec._shared is one.fec._shared and two.fec.fusion() is not one.fec.fusion()
 
 
-# ---- caches ----------------------------------------------------------------------------------------------------------------------------------------------
+# ---- caches --------------------------------------------------------------------------------------------------------------------------------------
 
 
 def test_lru_cache_counts_and_forgets():
@@ -362,7 +363,7 @@ def test_lru_decorator():
     torch.testing.assert_close(two.execute([torch.ones(1, 4), torch.zeros(1, 4)])[0], torch.full((1, 4), 2.0))
 
 
-# ---- executing -------------------------------------------------------------------------------------------------------------------------------------------
+# ---- executing -----------------------------------------------------------------------------------------------------------------------------------
 
 
 def test_undefined_and_empty():
@@ -481,7 +482,7 @@ def test_profile_names_what_ran():
         fd.add_output(fd.ops.exp(fd.ops.linear(x, w)))
     with PythonProfiler() as prof:
         fd.execute([torch.ones(4, 8), torch.ones(8, 8)])
-    assert [k.scheduler for k in prof.profile.kernel_profiles][0] == "expr_eval" and prof.profile.segments == 2
+    assert prof.profile.kernel_profiles[0].scheduler == "expr_eval" and prof.profile.segments == 2
     assert prof.profile.input_bytes == 4 * (32 + 64) and prof.profile.output_bytes == 4 * 32 and prof.profile.host_time_ms > 0
     assert all(k.name for k in prof.profile.kernel_profiles)
     manual = defined(add_relu)

@@ -32,21 +32,72 @@ CASES: dict[str, tuple[Build, Build, list[Tensor], dict[tuple[int, int], bool]]]
     "cumprod": (lambda fd, x: fd.ops.cumprod(x, -1), lambda x: x.cumprod(-1), [whole(6, 5, high=3)], {(0, 0): True}),
     "cummax": (lambda fd, x: fd.ops.cummax(x, 0), lambda x: x.cummax(0).values, [whole(6, 5)], {(0, 1): True}),
     "cummin": (lambda fd, x: fd.ops.cummin(x, 0, 1.0), lambda x: x.cummin(0).values.clamp(max=1.0), [whole(6, 5)], {(0, 1): True}),
-    "index_select": (lambda fd, x, i: fd.ops.index_select(x, i, 1), lambda x, i: x.index_select(1, i), [whole(6, 5), index(7, below=5)], {(0, 0): True, (1, 0): True, (0, 1): False}),
+    "index_select": (
+        lambda fd, x, i: fd.ops.index_select(x, i, 1),
+        lambda x, i: x.index_select(1, i),
+        [whole(6, 5), index(7, below=5)], {(0, 0): True, (1, 0): True, (0, 1): False},
+    ),
     "select": (lambda fd, x: fd.ops.select(x, 2, 1), lambda x: x[:, 2], [whole(6, 5)], {(0, 0): True, (0, 1): False}),
-    "gather": (lambda fd, x, i: fd.ops.gather(x, i, 0), lambda x, i: x.gather(0, i), [whole(6, 5), index(4, 5, below=6)], {(1, 0): True, (1, 1): False, (0, 0): False}),
-    "gather shorter": (lambda fd, x, i: fd.ops.gather(x, i, 0), lambda x, i: x.gather(0, i), [whole(6, 5), index(4, 3, below=6)], {(1, 0): True, (1, 1): False, (0, 1): False}),
-    "take_along_axis": (lambda fd, x, i: fd.ops.take_along_axis(x, i, 1), lambda x, i: torch.take_along_dim(x, i, 1), [whole(6, 5), index(1, 3, below=5)], {(0, 0): True, (1, 1): True}),
-    "scatter": (lambda fd, x, i, s: fd.ops.scatter(x, i, s, 1), lambda x, i, s: x.scatter(1, i, s), [whole(6, 5), torch.arange(5).flip(0).repeat(6, 1), whole(6, 5)], {(0, 1): False}),
-    "scatter a number": (lambda fd, x, i: fd.ops.scatter(x, i, 3.0, 1), lambda x, i: x.scatter(1, i, 3.0), [whole(6, 5), index(4, 2, below=5)], {(0, 0): False}),
-    "embedding": (lambda fd, i, w: fd.ops.embedding_fwd(i, w), F.embedding, [index(4, 3, below=8), whole(8, 6)], {(0, 0): True, (0, 1): True, (1, 1): True, (1, 0): False}),
-    "topk": (lambda fd, x: fd.ops.topk(x, 2, 1, True, True)[0], lambda x: x.topk(2, 1).values, [whole(6, 5)], {(0, 0): True, (0, 1): False}),
-    "argsort": (lambda fd, x: fd.ops.argsort(x, 0, False, True), lambda x: torch.argsort(x, dim=0, stable=True), [whole(6, 5)], {(0, 1): True, (0, 0): False}),
-    "segment_set": (lambda fd, x: fd.ops.neg(fd.ops.segment_set(fd.ops.neg(x))), lambda x: x, [whole(6, 5)], {(0, 0): True, (0, 1): True}),
+    "gather": (
+        lambda fd, x, i: fd.ops.gather(x, i, 0),
+        lambda x, i: x.gather(0, i),
+        [whole(6, 5), index(4, 5, below=6)], {(1, 0): True, (1, 1): False, (0, 0): False},
+    ),
+    "gather shorter": (
+        lambda fd, x, i: fd.ops.gather(x, i, 0),
+        lambda x, i: x.gather(0, i),
+        [whole(6, 5), index(4, 3, below=6)], {(1, 0): True, (1, 1): False, (0, 1): False},
+    ),
+    "take_along_axis": (
+        lambda fd, x, i: fd.ops.take_along_axis(x, i, 1),
+        lambda x, i: torch.take_along_dim(x, i, 1),
+        [whole(6, 5), index(1, 3, below=5)], {(0, 0): True, (1, 1): True},
+    ),
+    "scatter": (
+        lambda fd, x, i, s: fd.ops.scatter(x, i, s, 1),
+        lambda x, i, s: x.scatter(1, i, s),
+        [whole(6, 5), torch.arange(5).flip(0).repeat(6, 1), whole(6, 5)], {(0, 1): False},
+    ),
+    "scatter a number": (
+        lambda fd, x, i: fd.ops.scatter(x, i, 3.0, 1),
+        lambda x, i: x.scatter(1, i, 3.0),
+        [whole(6, 5), index(4, 2, below=5)], {(0, 0): False},
+    ),
+    "embedding": (
+        lambda fd, i, w: fd.ops.embedding_fwd(i, w), F.embedding,
+        [index(4, 3, below=8), whole(8, 6)], {(0, 0): True, (0, 1): True, (1, 1): True, (1, 0): False},
+    ),
+    "topk": (
+        lambda fd, x: fd.ops.topk(x, 2, 1, True, True)[0],
+        lambda x: x.topk(2, 1).values,
+        [whole(6, 5)], {(0, 0): True, (0, 1): False},
+    ),
+    "argsort": (
+        lambda fd, x: fd.ops.argsort(x, 0, False, True),
+        lambda x: torch.argsort(x, dim=0, stable=True),
+        [whole(6, 5)], {(0, 1): True, (0, 0): False},
+    ),
+    "segment_set": (
+        lambda fd, x: fd.ops.neg(fd.ops.segment_set(fd.ops.neg(x))),
+        lambda x: x,
+        [whole(6, 5)], {(0, 0): True, (0, 1): True},
+    ),
     "stride_order": (lambda fd, x: fd.ops.stride_order(fd.ops.neg(x), [0, 1]), lambda x: -x, [whole(6, 5)], {(0, 0): True, (0, 1): True}),
-    "grouped_mm of k": (lambda fd, a, b, o: fd.ops.grouped_mm(a, b, o), lambda a, b, o: torch.stack([a[:, :2] @ b[:2], a[:, 2:] @ b[2:]]), [whole(6, 5), whole(5, 4), torch.tensor([2, 5])], {(0, 0): True, (1, 1): True, (0, 1): False}),
-    "grouped_mm of m": (lambda fd, a, b, o: fd.ops.grouped_mm(a, b, o), lambda a, b, o: torch.cat([a[:2] @ b[0], a[2:] @ b[1]]), [whole(6, 5), whole(2, 5, 4), torch.tensor([2, 6])], {(1, 2): True, (0, 1): False, (0, 0): False}),
-    "grouped_mm of n": (lambda fd, a, b, o: fd.ops.grouped_mm(a, b, o), lambda a, b, o: torch.cat([a[0] @ b[:, :3], a[1] @ b[:, 3:]], 1), [whole(2, 6, 5), whole(5, 4), torch.tensor([3, 4])], {(0, 1): True, (1, 1): False}),
+    "grouped_mm of k": (
+        lambda fd, a, b, o: fd.ops.grouped_mm(a, b, o),
+        lambda a, b, o: torch.stack([a[:, :2] @ b[:2], a[:, 2:] @ b[2:]]),
+        [whole(6, 5), whole(5, 4), torch.tensor([2, 5])], {(0, 0): True, (1, 1): True, (0, 1): False},
+    ),
+    "grouped_mm of m": (
+        lambda fd, a, b, o: fd.ops.grouped_mm(a, b, o),
+        lambda a, b, o: torch.cat([a[:2] @ b[0], a[2:] @ b[1]]),
+        [whole(6, 5), whole(2, 5, 4), torch.tensor([2, 6])], {(1, 2): True, (0, 1): False, (0, 0): False},
+    ),
+    "grouped_mm of n": (
+        lambda fd, a, b, o: fd.ops.grouped_mm(a, b, o),
+        lambda a, b, o: torch.cat([a[0] @ b[:, :3], a[1] @ b[:, 3:]], 1),
+        [whole(2, 6, 5), whole(5, 4), torch.tensor([3, 4])], {(0, 1): True, (1, 1): False},
+    ),
 }  # fmt: skip
 
 
@@ -299,7 +350,33 @@ def test_segment_set_ends_a_kernel() -> None:
     assert any("segment_set asks for" in r for r in report.refusals)
 
 
+@pytest.mark.parametrize("disable", [(), ("codegen",)], ids=["codegen", "aten"])
+def test_reductions_over_repeats_round_once(disable: tuple[str, ...]) -> None:
+    x = torch.tensor([0.1, 0.7, -0.3])
+    with FusionDefinition() as fd:
+        t = fd.define_tensor([-1])
+        n = fd.define_scalar(DataType.Int)
+        spread = fd.ops.broadcast_in_dim(t, [n, fd.ops.size(t, 0), 2], [1])
+        for dims in ([0], [0, 2], [0, 1], [1], [0, 1, 2]):
+            for op in (fd.ops.sum, fd.ops.prod, fd.ops.max, fd.ops.min):
+                fd.add_output(op(spread, dims))
+    outs = iter(fd.execute([x, 1000], _disable_options=disable))
+    wide = x.double()[None, :, None].expand(1000, 3, 2)
+    for dims in ((0,), (0, 2), (0, 1), (1,), (0, 1, 2)):
+        product = wide.clone()
+        for d in reversed(dims):
+            product = product.prod(d)
+        for wanted in (wide.sum(dims), product, wide.amax(dims), wide.amin(dims)):
+            torch.testing.assert_close(next(outs).double(), wanted, rtol=2e-6, atol=1e-30)
+    assert torch.equal(fd.execute([x, 1000], _disable_options=disable)[0], (x * 1000)[:, None].expand(3, 2))
+
+
 # ---- mistakes -------------------------------------------------------------------------------------------------------------------------------------
+
+
+def _deep(fd: FusionDefinition, x: Any) -> Any:
+    return fd.ops.broadcast(x, [True, False, False])
+
 
 MISTAKES: list[tuple[str, Callable[[Any, Any, Any], Any], type[Exception]]] = [
     ("gather: dim", lambda fd, x, i: fd.ops.gather(x, i, 2), DimOutOfRange),
@@ -319,7 +396,7 @@ MISTAKES: list[tuple[str, Callable[[Any, Any, Any], Any], type[Exception]]] = [
     ("squeeze", lambda fd, x, i: fd.ops.squeeze(x, [0]), ShapeError),
     ("iota: infinite", lambda fd, x, i: fd.ops.iota(3, float("inf"), 1.0, DataType.Float), ShapeError),
     ("sdpfa: rank", lambda fd, x, i: fd.ops.sdpfa_fwd(x, x, x), ShapeError),
-    ("grouped_mm: three by three", lambda fd, x, i: fd.ops.grouped_mm(fd.ops.broadcast(x, [True, False, False]), fd.ops.broadcast(x, [True, False, False]), fd.ops.sum(i, [1])), ShapeError),
+    ("grouped_mm: three by three", lambda fd, x, i: fd.ops.grouped_mm(_deep(fd, x), _deep(fd, x), fd.ops.sum(i, [1])), ShapeError),
     ("narrow", lambda fd, x, i: fd.ops.nv_block_quantize(x), NotOnThisDevice),
 ]  # fmt: skip
 

@@ -59,7 +59,7 @@ class LRUCache:
         return "\n".join(lines) + "\n"
 
 
-def LruFusionCache(max_fusions: int = 16384) -> Callable[[Callable[..., Any]], Callable[..., Any]]:  # noqa: N802  (nvFuser's name)
+def LruFusionCache(max_fusions: int = 16384) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Decorates a function that builds a FusionDefinition: definitions that are the same share what is compiled."""
     cache = LRUCache(max_fusions)
 

@@ -52,10 +52,14 @@ class FusionDefinition:
             raise UndefinedProgram("Fusion does not exist! Use `with FusionDefinition() as fd: ...` to define a fusion.")
         return self._fusion
 
-    # ---- defining ---------------------------------------------------------------------------------------------------------------------------------
+    # ---- defining -------------------------------------------------------------------------------------------------------------------------
 
     def define_tensor(self, *args: Any, **kwargs: Any) -> TensorView:
-        return current().define_tensor(*args, **kwargs)
+        """On a machine with a GPU, `is_cpu` is for 0-dim tensors, or a CpuTensorError."""
+        view = current().define_tensor(*args, **kwargs)
+        if kwargs.get("is_cpu") and view.ndim and runs_on_gpu():
+            raise CpuTensorError(f"define_tensor: {view} is declared is_cpu, but only 0-dim tensors may be")
+        return view
 
     def define_scalar(self, *args: Any, **kwargs: Any) -> Val:
         return current().define_scalar(*args, **kwargs)
@@ -72,7 +76,7 @@ class FusionDefinition:
     def add_output(self, *args: Any, **kwargs: Any) -> None:
         current().add_output(*args, **kwargs)
 
-    # ---- executing --------------------------------------------------------------------------------------------------------------------------------
+    # ---- executing ------------------------------------------------------------------------------------------------------------------------
 
     def _defined(self) -> Fusion:
         if not hasattr(self, "_fusion"):
@@ -141,7 +145,7 @@ class FusionDefinition:
             return False, str(error)
         return True, ""
 
-    # ---- text ---------------------------------------------------------------------------------------------------------------------------------------
+    # ---- text -----------------------------------------------------------------------------------------------------------------------------
 
     def __repr__(self) -> str:
         return translate_fusion(self.fusion)

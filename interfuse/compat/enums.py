@@ -24,13 +24,12 @@ SchedulerType = _enumeration(
     "none no_op pointwise matmul reduction inner_persistent inner_outer_persistent outer_persistent transpose expr_eval resize",
 )
 IdMappingMode = _enumeration("IdMappingMode", "When two loops count as one.", "exact almost_exact broadcast permissive loop")
-MatmulTilingStrategy = _enumeration(
-    "MatmulTilingStrategy", "Recorded.", "one_tile_per_cta distribute_tiles_across_sms distribute_stages_across_sms"
-)
+MatmulTilingStrategy = _enumeration("MatmulTilingStrategy", "Recorded.", "one_tile_per_cta distribute_tiles_across_sms distribute_stages_across_sms")
 MatmulBufferingLoopLevel = _enumeration("MatmulBufferingLoopLevel", "Recorded.", "cta_tiles warp_tiles")
 MatmulCircularBufferingStrategy = _enumeration("MatmulCircularBufferingStrategy", "Recorded.", "pipelined warp_specialized")
 MatmulTileRasterizationOrder = _enumeration("MatmulTileRasterizationOrder", "Recorded.", "column_major row_major")
 MmaMacroArch = _enumeration("MmaMacroArch", "Recorded.", "no_mma volta turing ampere hopper blackwell_1cta blackwell_2cta")
+
 
 def _member_text(member: enum.Enum) -> str:
     return f"{type(member).__name__}.{member.name}"

@@ -38,7 +38,6 @@ class FusionExecutorCache:
         self._fusion, self.fusion_id = fusion, fusion_id
         self._shared = representative(fusion)
         self._ran: set[Hashable] = set()
-        self._last_inputs: Sequence[Any] = ()
 
     def fusion(self) -> Fusion:
         return self._fusion
@@ -54,7 +53,6 @@ class FusionExecutorCache:
         with recorded(self._shared, inputs, self.fusion_id):
             outputs = execute(self._shared, inputs, device=landing(device, inputs), _enable_options=enable, _disable_options=disable)
         self._ran.add(_signature(inputs))
-        self._last_inputs = inputs
         return outputs
 
     def _require_matmul_kernels(self) -> None:
@@ -79,7 +77,7 @@ class FusionExecutorCache:
         return str(self._shared.explain(inputs, stop="scheduled"))
 
     def get_most_recent_scheduled_ir(self, tensor_transforms: bool = False) -> str:
-        return self.get_scheduled_ir(self._last_inputs)
+        return str(self._shared.explain(stop="scheduled"))
 
     def get_output_shardings(self) -> list[Any]:
         """Where the outputs lie, one entry each; empty for a program without a mesh."""
@@ -140,7 +138,9 @@ class KernelExecutor:
         self._fusion: Fusion | None = None
         self.fusion_id = fusion_id
 
-    def compile(self, fusion: Fusion, args: Sequence[Any] = (), launch_constraints: Any = None, compile_params: Any = None, scheduler_type: Any = None) -> None:
+    def compile(
+        self, fusion: Fusion, args: Sequence[Any] = (), launch_constraints: Any = None, compile_params: Any = None, scheduler_type: Any = None
+    ) -> None:
         """Raises the errors of the definition and of its placements."""
         self._fusion = representative(fusion)
 

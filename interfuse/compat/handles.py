@@ -122,7 +122,7 @@ class TensorView(CoreTensorView):
             fd.numbers.of(loop)
         self._logical = list(self._domain.loops)
 
-    # ---- facts ----------------------------------------------------------------------------------------------------------------------------------
+    # ---- facts ---------------------------------------------------------------------------------------------------------------------------
 
     def definition(self) -> Expr | None:
         """What made the tensor; None for an input."""
@@ -157,7 +157,7 @@ class TensorView(CoreTensorView):
     def _is_kernel_loop(self, loop: Loop) -> bool:
         return loop not in self._logical
 
-    # ---- kernel schedules -------------------------------------------------------------------------------------------------------------------------
+    # ---- kernel schedules ----------------------------------------------------------------------------------------------------------------
 
     def set_memory_type(self, memory_type: Any) -> TensorView:
         self._record(f".set_memory_type({memory_type})")
@@ -194,13 +194,13 @@ class TensorView(CoreTensorView):
         return self._beside(self._domain.loops)
 
     def _beside(self, loops: Sequence[Loop]) -> TensorView:
-        """A handle for a tensor of the kernel that the program does not have. Loops of its own, so that spreading them says nothing of the program."""
+        """A handle for a tensor that only the kernel has. Its loops are its own: spreading them says nothing of the program."""
         tensor = Tensor(self._fd._name("tv"), self.tensor.shape, self.tensor.dtype)
         view = TensorView(self._fd, tensor, None, [])
         view._domain = Domain([Loop(loop.origin, loop.parallel) for loop in loops])
         return view
 
-    # ---- text -------------------------------------------------------------------------------------------------------------------------------------
+    # ---- text ----------------------------------------------------------------------------------------------------------------------------
 
     def __str__(self) -> str:
         is_global = self.tensor in self._fd._outputs or self.tensor in self._fd._inputs

@@ -179,6 +179,9 @@ class _Host:
         node = segment.node
         if segment.bias is None and node.a.ndim >= 1:
             self.imports.add("matmul")
+            if node.a.ndim == 1 and node.b.ndim == 2:  # ATen would resize a result of one dim, and warn
+                out.line(f"matmul({node.a.name}[None], {self._second(node)}, out={segment.out.name}[None])")
+                return
             out.line(f"matmul({node.a.name}, {self._second(node)}, out={segment.out.name})")
             return
         assert segment.bias is not None

@@ -68,7 +68,8 @@ def _library_function(name: str, ctype: str, row: _Library) -> str:
     branches = []
     if row.mkl:
         letter = "s" if ctype == "float" else "d"
-        prefix = f'extern "C" void vm{letter}{row.mkl}(int, const {ctype}*, {ctype}*, int64_t);  // 0x140102: high accuracy, denormals kept, no errors\n'
+        prefix = "// 0x140102: high accuracy, denormals kept, errors ignored\n"
+        prefix += f'extern "C" void vm{letter}{row.mkl}(int, const {ctype}*, {ctype}*, int64_t);\n'
 
         def call(vector: str, lanes: int) -> str:
             return f"{{ {vector} y; vm{letter}{row.mkl}({lanes}, (const {ctype}*)&x, ({ctype}*)&y, 0x140102); return y; }}"

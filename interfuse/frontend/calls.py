@@ -85,7 +85,10 @@ class Calls:
     def execute(self, values: Sequence[Any], asked: Asked | None) -> list[torch.Tensor]:
         """`asked` None: a call without options, the fast way."""
         key: tuple[Any, ...] = tuple(
-            [(type(v), v.shape, v.dtype, v.device, v.requires_grad) if isinstance(v, torch.Tensor) else v if i in self.steers else type(v) for i, v in enumerate(values)]
+            [
+                (type(v), v.shape, v.dtype, v.device, v.requires_grad) if isinstance(v, torch.Tensor) else v if i in self.steers else type(v)
+                for i, v in enumerate(values)
+            ]
         )
         if asked is not None:
             key = (*key, asked.device, _frozen(asked.global_sizes), asked.strict, asked.enable, asked.disable)

@@ -84,7 +84,7 @@ class FusionDefinition:
             self._finish()
         self._finished = True
 
-    # ---- inputs and outputs -----------------------------------------------------------------------------------------------------------------------
+    # ---- inputs and outputs ---------------------------------------------------------------------------------------------------------------
 
     def define_tensor(self, *args: Any, **kwargs: Any) -> TensorView:
         """An input. Its shape is *global*; three spellings, as in nvFuser:
@@ -173,7 +173,7 @@ class FusionDefinition:
         self._aliases.append((source, target))
         self._record.append(Call("add_output", (output, alias_input)))
 
-    # ---- the builder that ops write to ------------------------------------------------------------------------------------------------------------
+    # ---- the builder that ops write to ----------------------------------------------------------------------------------------------------
 
     def new(self, shape: Iterable[Size], dtype: DataType) -> Tensor:
         return Tensor(self._name("t"), tuple(shape), dtype)
@@ -235,7 +235,7 @@ class FusionDefinition:
         self._views.append(view)
         return view
 
-    # ---- names and states ---------------------------------------------------------------------------------------------------------------------------
+    # ---- names and states -----------------------------------------------------------------------------------------------------------------
 
     def _name(self, kind: str) -> str:
         self._counts[kind] += 1
@@ -252,7 +252,7 @@ class FusionDefinition:
         self._open(view.name + call)
         self._schedule.append((view, call))
 
-    # ---- finishing ------------------------------------------------------------------------------------------------------------------------------------
+    # ---- finishing ------------------------------------------------------------------------------------------------------------------------
 
     def definition(self) -> None:
         """The program, in the class style."""
@@ -306,7 +306,7 @@ class FusionDefinition:
                 raise PlacementError(f"{view.name} has parallel loops but no mesh")
         return Annotations(next(iter(meshes)), given, reduces)
 
-    # ---- doors ------------------------------------------------------------------------------------------------------------------------------------------
+    # ---- doors ----------------------------------------------------------------------------------------------------------------------------
 
     @cached_property
     def _calls(self) -> Calls:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import index
+from typing import SupportsIndex
 
 from interfuse.errors import ArgumentTypeError, ShapeError
 
@@ -22,15 +24,18 @@ class Layout:
 
 def checked_shape(shape: Sequence[int]) -> tuple[int, ...]:
     """Raises ArgumentTypeError for what is no 64-bit int, ShapeError for what is no size; -1 stands for a size that is known when called."""
-    for i, size in enumerate(shape):
-        if isinstance(size, bool) or not isinstance(size, int) or not -_INT64 <= size < _INT64:
-            raise ArgumentTypeError(f"define_tensor: a size is a 64-bit int, not {size!r}")
+    checked = []
+    for i, given in enumerate(shape):
+        size = None if isinstance(given, bool) or not isinstance(given, SupportsIndex) else index(given)
+        if size is None or not -_INT64 <= size < _INT64:
+            raise ArgumentTypeError(f"define_tensor: a size is a 64-bit int, not {given!r}")
         if size < -1:
             raise ShapeError(
                 f"define_tensor: the value {size} at index {i} was neither symbolic(-1), zero_element(0), broadcast(1), or static(>1); "
                 f"-1 stands for a size that is known when called"
             )
-    return tuple(shape)
+        checked.append(size)
+    return tuple(checked)
 
 
 def layout_of(

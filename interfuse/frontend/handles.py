@@ -92,7 +92,7 @@ class TensorView(Handle):
         self._mesh: Mesh | None = None
         self._explicit: Placement | None = None
 
-    # ---- facts ----------------------------------------------------------------------------------------------------------------------------------
+    # ---- facts ----------------------------------------------------------------------------------------------------------------------------
 
     @property
     def name(self) -> str:
@@ -123,7 +123,7 @@ class TensorView(Handle):
     def __repr__(self) -> str:
         return f"{self.tensor!r} loops {self._domain}"
 
-    # ---- placing ----------------------------------------------------------------------------------------------------------------------------------
+    # ---- placing --------------------------------------------------------------------------------------------------------------------------
 
     def _record(self, call: str) -> None:
         self._fd._schedule_call(self, call)
@@ -197,7 +197,9 @@ class TensorView(Handle):
         if self._mesh is None:
             spread = [loop for loop in self._domain.loops if over_mesh(loop.parallel)]
             if spread:
-                raise PlacementError(f"{self.name}: the loop {spread[0]} is spread over a mesh axis, but the tensor has no mesh; call set_device_mesh")
+                raise PlacementError(
+                    f"{self.name}: the loop {spread[0]} is spread over a mesh axis, but the tensor has no mesh; call set_device_mesh"
+                )
             return None
         if self._explicit is not None:
             return self._explicit, ()

@@ -17,7 +17,7 @@ from interfuse.errors import (
     UnevenSizeUnknown,
 )
 from interfuse.ir import sizes
-from interfuse.ir.dtypes import DataType
+from interfuse.ir.dtypes import DataType, convert
 from interfuse.ir.nodes import Program, Tensor
 from interfuse.ir.steering import steering
 from interfuse.ops.evaluate import scalar_value
@@ -91,7 +91,7 @@ class Inputs:
             self._check_shape(value, tensor, known, coordinates)
         numbers = {name: values[position] for position, (name, _) in self.scalars.items()}
         for name, scalar in self.program.computed:
-            known[name] = int(scalar_value(scalar, known, numbers))
+            known[name] = int(convert(scalar_value(scalar, known, numbers), DataType.Int).real)
         return Sizes(known, frozenset(guessed))
 
     def _check_count(self, values: Sequence[Any]) -> None:

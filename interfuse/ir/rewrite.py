@@ -6,7 +6,24 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from interfuse.ir import sizes
-from interfuse.ir.nodes import Aten, Cat, Contract, Full, Iota, Node, Pad, Pointwise, Program, Random, Scalar, ScalarCompute, SizeScalar, Slice, Tensor, operands
+from interfuse.ir.nodes import (
+    Aten,
+    Cat,
+    Contract,
+    Full,
+    Iota,
+    Node,
+    Pad,
+    Pointwise,
+    Program,
+    Random,
+    Scalar,
+    ScalarCompute,
+    SizeScalar,
+    Slice,
+    Tensor,
+    operands,
+)
 from interfuse.ir.sizes import Size
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
+from typing import Any
 
 from interfuse.ir import sizes
 from interfuse.ir.nodes import Aten, Node, Pointwise, Program, Scalar, ScalarCompute, ScalarInput, SizeScalar, Tensor, node_scalars
@@ -50,7 +51,8 @@ def _with_scalars(node: Node, scalar: Callable[[Scalar], Scalar]) -> Node:
         return replace(node, args=tuple(a if isinstance(a, Tensor) else scalar(a) for a in node.args)) if node_scalars(node) else node
     if not node_scalars(node):
         return node
-    return replace(node, **{f.name: scalar(getattr(node, f.name)) for f in fields(node) if f.name in _SCALAR_FIELDS})
+    changed: dict[str, Any] = {f.name: scalar(getattr(node, f.name)) for f in fields(node) if f.name in _SCALAR_FIELDS}
+    return replace(node, **changed)
 
 
 def _is_bare(scalar: SizeScalar) -> bool:

@@ -16,7 +16,7 @@ Structure = tuple[Hashable, ...]
 
 def structure(program: Program, describe: Callable[[Tensor], Hashable] = lambda t: None) -> Structure:
     """Equal for two programs exactly if they have the same inputs (types, fixed sizes, order), the same graph with the same attributes and
-    constants, and the same outputs and aliases. `describe` adds what else counts of a tensor."""
+    constants, the same outputs and aliases, and ask the same of their sizes. `describe` adds what else counts of a tensor."""
     return _Structure(program, describe).value()
 
 
@@ -39,7 +39,8 @@ class _Structure:
         nodes = tuple(self._node(node) for node in self._reached())
         outputs = tuple(self.number[t] for t in program.outputs)
         aliases = tuple((self.number[source], self.number[target]) for source, target in program.aliases)
-        return (tuple(inputs), scalars, computed, nodes, outputs, aliases)
+        equal = frozenset((self._encoded(r.a), self._encoded(r.b)) for r in program.equal)
+        return (tuple(inputs), scalars, computed, nodes, outputs, aliases, equal)
 
     def _symbol(self, name: str, canonical: str) -> None:
         self.symbol[name], self.name[name] = sizes.symbol(canonical), canonical

@@ -62,7 +62,8 @@ def _forward(
     dropout_p, is_causal = float(given.pop(0)), bool(given.pop(0))
     scale = float(given.pop(0)) if has_scale else 1 / math.sqrt(q.shape[-1])
     seed, offset = (int(given.pop(0)), int(given.pop(0))) if given else (0, 0)
-    added = _mask(bias, mask, q.dtype)  # type: ignore[arg-type]
+    assert not isinstance(bias, float) and not isinstance(mask, float)
+    added = _mask(bias, mask, q.dtype)
     flat = [_flat(t) for t in (q, k, v)]
     added = added if added is None else _flat(added)
     if dropout_p == 0 and q.shape[-1] == v.shape[-1] and all(t.numel() for t in flat):
@@ -85,7 +86,8 @@ def _backward(
         dense = lse.reshape(flat[1].shape[:-1])
         grads = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(*flat, dense, 0.0, bool(is_causal), scale=scale)
     else:
-        grads = _plain_backward(*flat[:4], float(dropout_p), bool(is_causal), scale, int(seed.view(torch.int64).flatten()[0]), int(offset.view(torch.int64)))
+        key = int(seed.view(torch.int64).flatten()[0]), int(offset.view(torch.int64))
+        grads = _plain_backward(flat[0], flat[1], flat[2], flat[3], float(dropout_p), bool(is_causal), scale, *key)
     return tuple(g.reshape(t.shape).to(t.dtype) for g, t in zip(grads, (q, k, v), strict=True))
 
 
@@ -180,7 +182,7 @@ def sdpfa_fwd(
     for d in range(query.ndim - 2):
         _same(b, query.shape[d], key.shape[d], f"sdpfa_fwd: dim {d} of query and key")
     _same(b, query.shape[-1], key.shape[-1], "sdpfa_fwd: head sizes of query and key")
-    for d in (*range(query.ndim - 1),):
+    for d in range(query.ndim - 1):
         _same(b, key.shape[d], value.shape[d], f"sdpfa_fwd: dim {d} of key and value")
     if mask is not None and mask.dtype is not DataType.Bool:
         raise DtypeError(f"sdpfa_fwd: the mask is {mask.dtype.short}, not bool")

@@ -89,17 +89,21 @@ def with_rank(b: Builder, tensor: Tensor, ndim: int) -> Tensor:
 
 def cast(b: Builder, operand: Operand, dtype: DataType) -> Operand:
     """The operand as `dtype`; constants and sizes are retyped, other scalars are cast by the host program."""
-    if operand.dtype is dtype:
-        return operand
-    match operand:
-        case Tensor():
-            return b.emit(Pointwise(b.new(operand.shape, dtype), CAST, (operand,)))
+    if not isinstance(operand, Tensor):
+        return scalar_cast(operand, dtype)
+    return operand if operand.dtype is dtype else b.emit(Pointwise(b.new(operand.shape, dtype), CAST, (operand,)))
+
+
+def scalar_cast(scalar: Scalar, dtype: DataType) -> Scalar:
+    if scalar.dtype is dtype:
+        return scalar
+    match scalar:
         case Const():
-            return Const(convert(operand.value, dtype), dtype)
+            return Const(convert(scalar.value, dtype), dtype)
         case SizeScalar() if dtype in (DataType.Int, DataType.Index):
-            return SizeScalar(operand.value, dtype)
+            return SizeScalar(scalar.value, dtype)
         case _:
-            return ScalarCompute(CAST, (operand,), dtype)
+            return ScalarCompute(CAST, (scalar,), dtype)
 
 
 def pointwise(b: Builder, op: ScalarOp, rule: Rule, args: Sequence[Operand], *, fixed: int = 0, result: DataType | None = None) -> Operand:
@@ -128,8 +132,8 @@ def scalar_op(op: ScalarOp, args: Sequence[Operand], typed: Sequence[Operand], d
 def fold(scalar: Scalar) -> Scalar:
     """A constant where nothing but constants goes into a scalar."""
     match scalar:
-        case SizeScalar(value=int()):
-            return Const(scalar.value, scalar.dtype)
+        case SizeScalar(value=int(value)):
+            return Const(value, scalar.dtype)
         case ScalarCompute():
             args = [fold(a) for a in scalar.args]
             if all(isinstance(a, Const) for a in args):
@@ -147,6 +151,7 @@ def size_of(operand: Operand | int) -> Size | None:
     if isinstance(operand, SizeScalar):
         return operand.value
     if isinstance(operand, Const) and operand.dtype.is_int:
+        assert not isinstance(operand.value, complex)
         return int(operand.value)
     if isinstance(operand, ScalarCompute) and operand.op is CAST and operand.dtype.is_int:
         return size_of(operand.args[0])

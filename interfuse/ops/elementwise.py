@@ -12,12 +12,21 @@ from interfuse.ir.nodes import ScalarOp
 _LEFT, _RIGHT, _BOTH = frozenset({0}), frozenset({1}), frozenset({0, 1})
 
 
-def _op(name: str, arity: int, torch_function: Callable[..., Any], cpp: str, triton: str = "", *, cpp_int: str = "", linear: tuple[frozenset[int], ...] = ()) -> ScalarOp:
+def _op(
+    name: str,
+    arity: int,
+    torch_function: Callable[..., Any],
+    cpp: str,
+    triton: str = "",
+    *,
+    cpp_int: str = "",
+    linear: tuple[frozenset[int], ...] = (),
+) -> ScalarOp:
     return ScalarOp(name, arity, torch_function, cpp, triton or cpp, cpp_int, linear)
 
 
-def _guarded(divide: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], floating: Callable[..., torch.Tensor], by_zero: int = 0) -> Callable[..., torch.Tensor]:
-    """Integer division as kernels do it: what the processor traps on, or ATen raises for, has a value: x over 0 gives `by_zero`, x over -1 wraps."""
+def _guarded(divide: Callable[..., torch.Tensor], floating: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """Integer division as kernels do it: what the processor traps on, or ATen raises for, has a value: x over 0 gives 0, x over -1 wraps."""
 
     def run(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         if a.dtype.is_floating_point or a.dtype.is_complex:
@@ -25,7 +34,7 @@ def _guarded(divide: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], float
         safe = torch.where((b == 0) | (b == -1), torch.ones_like(b), b)
         minus_one = torch.neg(a) if divide is _quotient else torch.zeros_like(a)
         result = torch.where(b == -1, minus_one, divide(a, safe))
-        return torch.where(b == 0, torch.full_like(result, by_zero), result)
+        return torch.where(b == 0, torch.zeros_like(result), result)
 
     return run
 
@@ -53,10 +62,6 @@ def _itself(a: torch.Tensor) -> torch.Tensor:
 
 def _no(a: torch.Tensor) -> torch.Tensor:
     return torch.zeros(a.shape, dtype=torch.bool, device=a.device)
-
-
-def _shift_left(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    return torch.bitwise_left_shift(a, b)
 
 
 def _shift_right_logical(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -89,8 +94,8 @@ def _op1(name: str, cpp: str, triton: str = "", *, torch_function: Callable[...,
     return _op(name, 1, torch_function or getattr(torch, name), cpp, triton, **more)
 
 
-_LIBDEVICE = ("acos", "acosh", "asin", "asinh", "atan", "atanh", "cosh", "exp2", "expm1", "erfc", "erfinv", "erfcinv", "lgamma", "log10", "log1p", "sinh", "tan", "tanh")
-_LANGUAGE = ("exp", "log", "log2", "sin", "cos", "erf", "sigmoid")
+_LIBDEVICE = "acos acosh asin asinh atan atanh cosh exp2 expm1 erfc erfinv erfcinv lgamma log10 log1p sinh tan tanh".split()
+_LANGUAGE = "exp log log2 sin cos erf sigmoid".split()
 _TORCH_FUNCTIONS = {"erfcinv": lambda a: torch.erfinv(1 - a)}
 
 _UNARY = (
@@ -147,7 +152,7 @@ _BINARY = (
     _op("bitwise_and", 2, torch.bitwise_and, "{0} & {1}"),
     _op("bitwise_or", 2, torch.bitwise_or, "{0} | {1}"),
     _op("bitwise_xor", 2, torch.bitwise_xor, "{0} ^ {1}"),
-    _op("bitwise_left_shift", 2, _shift_left, "if_shl({0}, {1})", ""),
+    _op("bitwise_left_shift", 2, torch.bitwise_left_shift, "if_shl({0}, {1})", ""),
     _op("bitwise_right_shift", 2, torch.bitwise_right_shift, "if_shr({0}, {1})", ""),
     _op("logical_right_shift", 2, _shift_right_logical, "if_lshr({0}, {1})", ""),
     _op("gcd", 2, torch.gcd, "if_gcd({0}, {1})", ""),

@@ -224,7 +224,8 @@ def grouped_mm(
         return b.emit(Aten(b.new(shape, mat1.dtype), GROUPED_MM, (mat1, mat2, offsets)))
     if scale1 is None or scale2 is None:
         raise ShapeError("grouped_mm: scale1 and scale2 are given together or not at all")
-    return _scaled(b, SCALED_GROUPED_MM, shape, (mat1, mat2, offsets, scale1, scale2), alpha, bias, beta, dtype, output_block_scale_size, output_gamma)
+    tensors = (mat1, mat2, offsets, scale1, scale2)
+    return _scaled(b, SCALED_GROUPED_MM, shape, tensors, alpha, bias, beta, dtype, output_block_scale_size, output_gamma)
 
 
 def scaled_mm(

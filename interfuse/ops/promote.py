@@ -118,4 +118,5 @@ def sum_type(dtype: DataType) -> DataType:
 
 def require_float(name: str, dtype: DataType, *, low_precision: bool = True) -> None:
     if kind(dtype) < 2 or (dtype.is_low_precision and not low_precision):
-        raise DtypeError(f"{name} takes {'' if low_precision else 'f32, f64 or '}{'floating' if low_precision else 'complex'} tensors, not {dtype.short}; cast first")
+        wanted = "floating or complex" if low_precision else "f32, f64 or complex"
+        raise DtypeError(f"{name} takes {wanted} tensors, not {dtype.short}; cast first")

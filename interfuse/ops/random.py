@@ -150,10 +150,10 @@ def _random(
     stream = 0
     if rng_seed is None or rng_offset is None:
         rng_seed, rng_offset, stream = RNG_SEED, RNG_OFFSET, b.random_stream()
-    parameters = [cast(b, s, DataType.Double) for s in (first, second)]
-    assert not any(isinstance(p, Tensor) for p in parameters)
+    lower, upper = cast(b, first, DataType.Double), cast(b, second, DataType.Double)
+    assert not isinstance(lower, Tensor) and not isinstance(upper, Tensor)
     out = b.new(shape, dtype)
-    return b.emit(Random(out, kind, *parameters, rng_seed, rng_offset, stream, tuple(shape), (0,) * len(out.shape)))  # type: ignore[arg-type]
+    return b.emit(Random(out, kind, lower, upper, rng_seed, rng_offset, stream, out.shape, (0,) * out.ndim))
 
 
 def uniform(

@@ -56,7 +56,8 @@ def _elementwise_row(op: ScalarOp, signature: str, dtype_rule: str, build: Calla
     laws = "partial operands are reduced first"
     if op.linear_in:
         laws = "linear in " + " or ".join("{" + ", ".join(operands[i] for i in sorted(s)) + "}" for s in op.linear_in)
-    return OpRow(op.name, "elementwise", signature, dtype_rule, "all dims follow; size 1 repeats", laws, f"kernel `{op.cpp}`" if op.cpp else "library", build)
+    runs_as = f"kernel `{op.cpp}`" if op.cpp else "library"
+    return OpRow(op.name, "elementwise", signature, dtype_rule, "all dims follow; size 1 repeats", laws, runs_as, build)
 
 
 _ARITHMETIC = ("add", "sub", "mul", "div", "mod", "fmod", "remainder", "pow", "maximum", "minimum", "neg", "lerp")
@@ -101,8 +102,9 @@ def _complex(b: Builder, re: Operand, im: Operand) -> Operand:
 def _bound(name: str, value: Operand, dtype: DataType) -> Scalar:
     if isinstance(value, Tensor):
         raise ArgumentTypeError(f"{name}: {value.name} is a tensor; bounds and values are scalars")
-    typed = value if value.dtype is dtype else Const(convert(value.value, dtype), dtype) if isinstance(value, Const) else ScalarCompute(elementwise.CAST, (value,), dtype)
-    return typed
+    if value.dtype is dtype:
+        return value
+    return Const(convert(value.value, dtype), dtype) if isinstance(value, Const) else ScalarCompute(elementwise.CAST, (value,), dtype)
 
 
 def _clamp(b: Builder, x: Operand, min: Operand | None = None, max: Operand | None = None) -> Operand:
@@ -202,8 +204,9 @@ def _reduction(name: str) -> OpRow:
         return _reduced(b, op, typed, over, keepdim)
 
     rule = "bool, ints → i64; else kept" if sums else "kept"
-    laws = f"over a split dim: partial ({op.symbol.strip()}); a partial {name} passes through" if name == "sum" else f"over a split dim: partial ({op.symbol.strip()})"
-    return OpRow(name, "reduction", f"{name}(x, dims=None, keepdim=False{', dtype=None' if sums else ''})", rule, "kept dims follow", laws, "kernel", build)
+    laws = f"over a split dim: partial ({op.symbol.strip()})" + ("; a partial sum passes through" if name == "sum" else "")
+    signature = f"{name}(x, dims=None, keepdim=False{', dtype=None' if sums else ''})"
+    return OpRow(name, "reduction", signature, rule, "kept dims follow", laws, "kernel", build)
 
 
 def _moments(b: Builder, arg: Tensor, over: tuple[int, ...], keepdim: bool) -> tuple[Tensor, Tensor, Size]:
@@ -245,7 +248,9 @@ def _checked_correction(name: str, correction: int) -> int:
     return int(correction)
 
 
-def _var_mean(b: Builder, arg: Tensor, dims: int | Sequence[int] | None = None, correction: int = 1, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+def _var_mean(
+    b: Builder, arg: Tensor, dims: int | Sequence[int] | None = None, correction: int = 1, keepdim: bool = False
+) -> tuple[Tensor, Tensor]:
     over = _dims(arg, dims, "var_mean")
     promote.require_float("var_mean", arg.dtype, low_precision=False)
     less = _checked_correction("var_mean", correction)

@@ -64,7 +64,8 @@ class SharedKey:
             told = self.agreement.agree(self.agreement.number, {"random": [seed, offset]}, topic="random numbers")
             silent = [rank for rank, facts in told.items() if "random" not in facts]
             if silent:
-                raise RankFailed(f"a generator was seeded, but not that of rank {silent[0]}; seed the generators of all ranks in the same call", rank=silent[0])
+                why = f"a generator was seeded, but not that of rank {silent[0]}; seed the generators of all ranks before the same call"
+                raise RankFailed(why, rank=silent[0])
             self.seed, (self.agreed, theirs) = seed, told[self.first]["random"]
             self.ahead = theirs - offset
         return self.agreed, offset + self.ahead

@@ -1,4 +1,4 @@
-"""simplify: Traced → Traced. Drops what no output needs and computes equal things once; never touches a tensor that the user placed."""
+"""simplify: Traced → Traced. Drops what no output needs, computes equal things once, sums no repeats; leaves alone what the user placed."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from interfuse.ir.nodes import Node, Program, Tensor, operands
 from interfuse.ir.printing import node_text
 from interfuse.ir.rewrite import with_operands
 from interfuse.shard.placed import Traced
+from interfuse.shard.repeats import without_repeats
 
 
 def simplify(traced: Traced) -> Traced:
@@ -17,6 +18,7 @@ def simplify(traced: Traced) -> Traced:
     given = traced.annotations.given if traced.annotations else {}
     reduced = traced.annotations.reduces if traced.annotations else {}
     fixed = set(given) | set(reduced) | set(program.results())
+    program = without_repeats(program, set(given) | set(reduced))
     needed = _needed(program)
     instead: dict[Tensor, Tensor] = {}
     seen: dict[Any, Tensor] = {}
@@ -35,7 +37,7 @@ def simplify(traced: Traced) -> Traced:
         if node.out not in fixed:
             seen.setdefault(key, node.out)
         nodes.append(node)
-    if len(nodes) == len(program.nodes):
+    if tuple(nodes) == traced.program.nodes:
         return traced
     return Traced(replace(program, nodes=tuple(nodes)), traced.annotations)
 
