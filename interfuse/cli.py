@@ -65,7 +65,7 @@ def parser() -> argparse.ArgumentParser:
     new.set_defaults(command=_demo)
 
     new = commands.add_parser("run", help="a program of yours, in the same way")
-    new.add_argument("file", type=Path, metavar="FILE.py", help="defines program(fd), program(fd, ranks), a FusionDefinition class or fd; maybe inputs(), reference(*inputs)")
+    new.add_argument("file", type=Path, metavar="FILE.py", help="defines program(fd) or program(fd, ranks); see docs/guide.md")
     _trial_options(new)
     new.set_defaults(command=_run)
 
@@ -85,11 +85,12 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _trial_options(new: argparse.ArgumentParser) -> None:
-    new.add_argument("--ranks", type=_positive, metavar="N", help="real processes over Gloo; default 2 for the demo, else what the program's mesh needs")
+    new.add_argument("--ranks", type=_positive, metavar="N", help="real processes over Gloo; default 2, or what the program's mesh needs")
     new.add_argument("--simulate", action="store_true", help="all ranks in this process, one thread each")
     new.add_argument("--dump", type=Path, metavar="DIR", help="where emitted programs go; default a folder in the cache")
     new.add_argument("--steps", type=_count, default=20, metavar="N", help="steps to time, 0 for none; default 20")
-    new.add_argument("--tolerance", type=float, metavar="T", help="bound on the error, relative to the largest value; default a few units in the last place")
+    bound = "bound on the error, relative to the largest value; default a few units in its last place"
+    new.add_argument("--tolerance", type=float, metavar="T", help=bound)
 
 
 def _positive(text: str) -> int:

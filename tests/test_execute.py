@@ -94,10 +94,11 @@ def rank_runs_large(which: int) -> list[str]:
 
     def rows(fd: FusionDefinition) -> Handles:
         x, w = fd.define_tensor([512, 6]), fd.define_tensor([600, 6])
-        fd.add_output(fd.ops.linear(x, w, None))
-        return x, w
+        y = fd.ops.linear(x, w, None)
+        fd.add_output(y)
+        return x, w, y
 
-    reduce = Case("large reduce", mesh, rows, [{1: "x"}, {1: "x"}], tensors((512, 6), (600, 6)), torch.nn.functional.linear, (REDUCE,))
+    reduce = Case("large reduce", mesh, rows, [{1: "x"}, {1: "x"}, {"r": "x"}], tensors((512, 6), (600, 6)), torch.nn.functional.linear, (REDUCE,))
     return problems_of((move(mesh, [n], {0: "x"}, {}, [GATHER]), reduce)[which])
 
 

@@ -124,7 +124,9 @@ class _Propagation:
             state = wanted[axis]
             if isinstance(state, Cut) and r.out[state.dim] is not None:
                 found[r.out[state.dim]] = None
-        return [*found, None]
+        letters = [c for c in found if not isinstance(c, PassThrough)]
+        # In order of preference among equals. A partial value is kept only where that saves bytes: reducing first rounds as one rank would.
+        return [*letters, None, *(c for c in found if isinstance(c, PassThrough))]
 
     def _wanted(self, tensor: Tensor, first: bool) -> list[States]:
         """Placements in which a tensor is needed: the user's, and its readers'."""
