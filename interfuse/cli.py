@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -137,6 +138,8 @@ def _try(asked: argparse.Namespace, arguments: list[str], ranks: int, job: Calla
     if is_rank() and ranks != _world_size():
         raise Misuse(f"--ranks {ranks}, but this process is one of {_world_size()} ranks already")
     with joined() as world:
+        if world.rank > 0:
+            warnings.simplefilter("ignore")  # rank 0 says the same
         return trial(job(), world, trial_asked)
 
 
