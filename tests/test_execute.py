@@ -27,7 +27,7 @@ def shards_of(fd: FusionDefinition, inputs: list[Tensor]) -> list[Tensor]:
 
 
 def reported_events(report: Report, compared: bool) -> Counter[str]:
-    """What the profiler must see for the collectives of a report. `compared`: each team first compares plans, as it does where a process knows several."""
+    """What the profiler must see for the collectives of a report. `compared`: each team first compares plans."""
     total = Counter({"gloo:all_to_all": len({c.axis for c in report.collectives})} if compared and report.collectives else {})
     for c in report.collectives:
         size = len(c.team)

@@ -1,4 +1,4 @@
-"""What runs is what is shown: every collective in the emitted text matters. Without one, or with two exchanged, `simulate` must not give the right answer."""
+"""What runs is what is shown: without one of the text's collectives, or with two exchanged, `simulate` must not give the right answer."""
 
 from __future__ import annotations
 
@@ -72,7 +72,9 @@ def test_another_reduction_gives_another_result(name: str) -> None:
     assert not right(run(case, edited, inputs), case, inputs)
 
 
-@pytest.mark.parametrize("name", ["sequence mlp [4] 8 f32, methods on 2", "sequence mlp [6] 12 f32, methods on 3", "sequence mlp [2, 8] 16 f32, methods on 4"])
+@pytest.mark.parametrize(
+    "name", ["sequence mlp [4] 8 f32, methods on 2", "sequence mlp [6] 12 f32, methods on 3", "sequence mlp [2, 8] 16 f32, methods on 4"]
+)
 def test_swapped_collectives_are_noticed(name: str) -> None:
     """The two kinds exchanged: shapes do not fit, or the result is wrong."""
     case = CASES[name]

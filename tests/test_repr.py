@@ -86,7 +86,9 @@ def test_plans_do_not_depend_on_the_rank_that_compiles() -> None:
         assert len(texts) == 1, name
 
 
-@pytest.mark.parametrize("environ", [{"RANK": "1", "WORLD_SIZE": "3", "LOCAL_RANK": "1"}, {"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "3"}], ids=str)
+@pytest.mark.parametrize(
+    "environ", [{"RANK": "1", "WORLD_SIZE": "3", "LOCAL_RANK": "1"}, {"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "3"}], ids=str
+)
 def test_plans_do_not_depend_on_the_process(environ: dict[str, str]) -> None:
     names = [name for name in NAMES if CASES[name].mesh.size == 3][::5]
     found = child(OURS, names, MASTER_ADDR="localhost", MASTER_PORT="1", **environ)
