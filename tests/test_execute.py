@@ -80,7 +80,7 @@ def rank_runs(names: list[str]) -> dict[str, list[str]]:
 
 @pytest.mark.parametrize("size", [2, 3, 4])
 def test_every_rank_gets_its_shards(size: int) -> None:
-    names = [name for name, case in CASES.items() if case.mesh.size == size]
+    names = [name for name, case in CASES.items() if case.mesh.size == size and case.style == "methods"]  # styles give the same plans: test_cache.py
     assert len(names) > 100
     assert run_on_ranks(size, rank_runs, names, timeout_s=240) == [{}] * size
 
