@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -65,7 +66,7 @@ def parser() -> argparse.ArgumentParser:
     new.set_defaults(command=_demo)
 
     new = commands.add_parser("run", help="a program of yours, in the same way")
-    new.add_argument("file", type=Path, metavar="FILE.py", help="defines program(fd), program(fd, ranks), a FusionDefinition class or fd; maybe inputs(), reference(*inputs)")
+    new.add_argument("file", type=Path, metavar="FILE.py", help="defines program(fd) or program(fd, ranks); see docs/guide.md")
     _trial_options(new)
     new.set_defaults(command=_run)
 
@@ -85,11 +86,12 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _trial_options(new: argparse.ArgumentParser) -> None:
-    new.add_argument("--ranks", type=_positive, metavar="N", help="real processes over Gloo; default 2 for the demo, else what the program's mesh needs")
+    new.add_argument("--ranks", type=_positive, metavar="N", help="real processes over Gloo; default 2, or what the program's mesh needs")
     new.add_argument("--simulate", action="store_true", help="all ranks in this process, one thread each")
     new.add_argument("--dump", type=Path, metavar="DIR", help="where emitted programs go; default a folder in the cache")
     new.add_argument("--steps", type=_count, default=20, metavar="N", help="steps to time, 0 for none; default 20")
-    new.add_argument("--tolerance", type=float, metavar="T", help="bound on the error, relative to the largest value; default a few units in the last place")
+    bound = "bound on the error, relative to the largest value; default a few units in its last place"
+    new.add_argument("--tolerance", type=float, metavar="T", help=bound)
 
 
 def _positive(text: str) -> int:
@@ -136,6 +138,8 @@ def _try(asked: argparse.Namespace, arguments: list[str], ranks: int, job: Calla
     if is_rank() and ranks != _world_size():
         raise Misuse(f"--ranks {ranks}, but this process is one of {_world_size()} ranks already")
     with joined() as world:
+        if world.rank > 0:
+            warnings.simplefilter("ignore")  # rank 0 says the same
         return trial(job(), world, trial_asked)
 
 

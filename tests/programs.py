@@ -144,7 +144,17 @@ def column_linear(d: int, k: int = 5, n: int | None = None, style: str = "method
         return x, w, b, y
 
     where: list[Where | None] = [{}, {0: "x"}, {0: "x"}, {2: "x"}] if placed == "both" else [None, {0: "x"}, None, None]
-    return Case(f"column linear {k} to {n}, {placed}, {style} on {d}", line(d), define, where, tensors((2, 3, k), (n, k), (n,), dtype=dtype), linear, (), ({2: "x"},), style)
+    return Case(
+        f"column linear {k} to {n}, {placed}, {style} on {d}",
+        line(d),
+        define,
+        where,
+        tensors((2, 3, k), (n, k), (n,), dtype=dtype),
+        linear,
+        (),
+        ({2: "x"},),
+        style,
+    )
 
 
 def row_linear(d: int, k: int | None = None, bias: bool = False, style: str = "methods", placed: str = "both", rows: int = 3) -> Case:
@@ -158,13 +168,17 @@ def row_linear(d: int, k: int | None = None, bias: bool = False, style: str = "m
         fd.add_output(y)
         return x, w, y
 
-    where: list[Where | None] = {"both": [{1: "x"}, {1: "x"}, None], "loop": [{1: "x"}, {1: "x"}, {"r": "x"}], "weight": [None, {1: "x"}, None]}[placed]
+    where: list[Where | None] = {"both": [{1: "x"}, {1: "x"}, None], "loop": [{1: "x"}, {1: "x"}, {"r": "x"}], "weight": [None, {1: "x"}, None]}[
+        placed
+    ]
     shapes = [(rows, k), (4, k)] + [(4,)] * bias
     name = f"row linear {k}{' bias' * bias}, {placed}, {style} on {d}"
     return Case(name, line(d), define, where, tensors(*shapes, dtype=BF16), linear, (("all_reduce", "x"),), style=style)
 
 
-def linear_scatter(d: int, t: int | None = None, k: int | None = None, bias: bool = True, form: str = "linear", style: str = "methods", loop: bool = True) -> Case:
+def linear_scatter(
+    d: int, t: int | None = None, k: int | None = None, bias: bool = True, form: str = "linear", style: str = "methods", loop: bool = True
+) -> Case:
     """[3, t, k] × [7, k]: the contracted dim is split, and so is dim 1 of the result."""
     t, k = 5 * d if t is None else t, 7 * d if k is None else k
 
@@ -183,7 +197,17 @@ def linear_scatter(d: int, t: int | None = None, k: int | None = None, bias: boo
     shapes = [(3, t, k), (7, k) if form == "linear" else (k, 7)] + [(7,)] * (bias and form == "linear")
     name = f"{form} scatter {t} {k}{' bias' * (bias and form == 'linear')}, {style} on {d}"
     most = 2 if k <= 56 else 1  # sums stay below 256, where bfloat16 knows every integer
-    return Case(name, line(d), define, where, tensors(*shapes, dtype=BF16, most=most), linear if form == "linear" else torch.matmul, (("reduce_scatter", "x"),), ({1: "x"},), style)
+    return Case(
+        name,
+        line(d),
+        define,
+        where,
+        tensors(*shapes, dtype=BF16, most=most),
+        linear if form == "linear" else torch.matmul,
+        (("reduce_scatter", "x"),),
+        ({1: "x"},),
+        style,
+    )
 
 
 def product(d: int, layout: str, result: str, m: int | None = None, k: int | None = None) -> Case:
@@ -238,13 +262,30 @@ def product_beside_ones(d: int, k: int | None = None) -> Case:
 
     reference = lambda x, y, w: linear(x * y, w)  # noqa: E731
     shapes = ((1, 1, k), (1, 1, k), (6, k))
-    return Case(f"x * y, linear of {k} on {d}", line(d), define, [{2: "x"}, {2: "x"}, {1: "x"}], tensors(*shapes, dtype=BF16), reference, (("all_reduce", "x"),))
+    return Case(
+        f"x * y, linear of {k} on {d}",
+        line(d),
+        define,
+        [{2: "x"}, {2: "x"}, {1: "x"}],
+        tensors(*shapes, dtype=BF16),
+        reference,
+        (("all_reduce", "x"),),
+    )
 
 
 # ---- moves -----------------------------------------------------------------------------------------------------------------------------------
 
 
-def move(mesh: DeviceMesh, shape: Sequence[int], before: Where, after: Where, issues: Iterable[tuple[str, str]], op: str = "set", style: str = "methods", symbolic: bool = False) -> Case:
+def move(
+    mesh: DeviceMesh,
+    shape: Sequence[int],
+    before: Where,
+    after: Where,
+    issues: Iterable[tuple[str, str]],
+    op: str = "set",
+    style: str = "methods",
+    symbolic: bool = False,
+) -> Case:
     """One tensor from one placement to another."""
 
     def define(fd: FusionDefinition) -> Handles:
@@ -291,7 +332,17 @@ def reduced(d: int, op: str, result: str, n: int | None = None, m: int | None = 
     issues = {"whole": "all_reduce", "free": "all_reduce", "scatter": "reduce_scatter"}.get(result)
     splits: Where = {1: "x"} if result in ("scatter", "unsplit") else {}
     name = f"{op} [{n}, 3, {m}], {result}{' loop' * loop}, {style} on {d}"
-    return Case(name, line(d), define, [before, after], tensors((n, 3, m)), lambda x: TORCH_REDUCE[op](x, 0), ((issues, "x"),) if issues else (), (splits,), style)
+    return Case(
+        name,
+        line(d),
+        define,
+        [before, after],
+        tensors((n, 3, m)),
+        lambda x: TORCH_REDUCE[op](x, 0),
+        ((issues, "x"),) if issues else (),
+        (splits,),
+        style,
+    )
 
 
 def mean(d: int, n: int) -> Case:
@@ -356,7 +407,16 @@ def _mlp_reference(bias: bool, residual: bool, apart: bool) -> Callable[..., Ten
     return reference
 
 
-def sequence_mlp(d: int, s: int | None = None, f: int | None = None, rank3: bool = False, dtype: DataType = F32, apart: bool = False, style: str = "methods", whole_out: bool = False) -> Case:
+def sequence_mlp(
+    d: int,
+    s: int | None = None,
+    f: int | None = None,
+    rank3: bool = False,
+    dtype: DataType = F32,
+    apart: bool = False,
+    style: str = "methods",
+    whole_out: bool = False,
+) -> Case:
     """Sequence parallelism: tokens are split outside, the feed-forward dim inside. Nothing but inputs is placed."""
     s, f, h = 2 * d if s is None else s, 4 * d if f is None else f, 6
     shape = (2, s) if rank3 else (s,)
@@ -404,9 +464,20 @@ def gated_norm_ffn(d: int, tokens: int = 12, h: int = 16, f: int = 24) -> Case:
 
     def inputs() -> list[Tensor]:
         make = torch.Generator().manual_seed(7)
-        return [torch.randn(s, generator=make) / (s[-1] ** 0.5 if i > 1 else 1) for i, s in enumerate([(tokens, h), (h,), (f, h), (f,), (h, f), (h,)])]
+        return [
+            torch.randn(s, generator=make) / (s[-1] ** 0.5 if i > 1 else 1) for i, s in enumerate([(tokens, h), (h,), (f, h), (f,), (h, f), (h,)])
+        ]
 
-    return Case(f"norm ffn on {d}", line(d), define, [{0: "x"}, {0: "x"}, {0: "x"}, {1: "x"}], inputs, reference, (("all_gather", "x"), ("reduce_scatter", "x")), ({0: "x"},))
+    return Case(
+        f"norm ffn on {d}",
+        line(d),
+        define,
+        [{0: "x"}, {0: "x"}, {0: "x"}, {1: "x"}],
+        inputs,
+        reference,
+        (("all_gather", "x"), ("reduce_scatter", "x")),
+        ({0: "x"},),
+    )
 
 
 # ---- all of them -----------------------------------------------------------------------------------------------------------------------------
@@ -466,7 +537,16 @@ def _on_a_grid(grids: Iterable[Any]) -> Iterable[Case]:
         yield move(mesh, [2 * y, 3 * x + 1, 4 * y], {0: "y", 1: "x"}, {2: "y", 1: "x"}, [("all_to_all", "y")])
 
 
-GRIDS = ([[0, 1], [2, 3]], [[1, 0], [3, 2]], [[0, 1, 2], [3, 4, 5]], [[5, 3, 1], [0, 2, 4]], [[0, 1], [2, 3], [4, 5]], [[4, 1], [0, 5], [3, 2]], [[0, 1, 2, 3]], [[2, 0, 3, 1]])
+GRIDS = (
+    [[0, 1], [2, 3]],
+    [[1, 0], [3, 2]],
+    [[0, 1, 2], [3, 4, 5]],
+    [[5, 3, 1], [0, 2, 4]],
+    [[0, 1], [2, 3], [4, 5]],
+    [[4, 1], [0, 5], [3, 2]],
+    [[0, 1, 2, 3]],
+    [[2, 0, 3, 1]],
+)
 
 SIZES = (1, 2, 3, 4, 8)
 CASES: dict[str, Case] = {}

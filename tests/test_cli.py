@@ -62,20 +62,25 @@ def write(folder: Path, *parts: str) -> str:
     return str(path)
 
 
+def ran(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=200, check=False)
+
+
 # ---- demo ---------------------------------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.xdist_group("ranks")
 def test_demo_on_real_ranks(tmp_path: Path) -> None:
-    done = subprocess.run([*COMMAND, "demo", *SMALL, "--steps", "3", "--dump", str(tmp_path)], capture_output=True, text=True, timeout=200, check=False)
+    done = ran("demo", *SMALL, "--steps", "3", "--dump", str(tmp_path))
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     told = done.stdout
-    headings = ["starting 2 ranks", "placements", "collectives", "segments", "kernels", "result against plain PyTorch", "time per step", "emitted programs"]
+    headings = ["starting 2", "placements", "collectives", "segments", "kernels", "result against plain", "time per step", "emitted programs"]
     assert [told.index(h) for h in headings] == sorted(told.index(h) for h in headings)
     rows = [line.split() for line in told.splitlines()]
     # 24 tokens x 32 hidden x 4 bytes, of which a rank sends half
-    assert [(r[0], " ".join(r[-2:])) for r in rows if r and r[0] in ("all_gather", "reduce_scatter")] == [("all_gather", "1,536 bytes"), ("reduce_scatter", "1,536 bytes")]
+    sent = [(r[0], " ".join(r[-2:])) for r in rows if r and r[0] in ("all_gather", "reduce_scatter")]
+    assert sent == [("all_gather", "1,536 bytes"), ("reduce_scatter", "1,536 bytes")]
     assert "within it" in told
     assert [r[0] for r in rows if r[:1] == ["interfuse"] and len(r) == 4] == ["interfuse"] and "PyTorch by hand" in told
     (first,), (second,) = ([p for p in (tmp_path / f"rank{rank}").iterdir()] for rank in (0, 1))
@@ -131,7 +136,8 @@ def test_distance() -> None:
 
 def started(*arguments: str) -> tuple[subprocess.Popen[str], list[int]]:
     """A demo that is timing its steps, and its ranks' process ids."""
-    process = subprocess.Popen([*COMMAND, "demo", *SMALL, "--steps", "10000000", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    command = [*COMMAND, "demo", *SMALL, "--steps", "10000000", *arguments]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
     for line in process.stdout:
         if "within it" in line:
@@ -195,7 +201,7 @@ def test_ranks_know_only_who_started_them(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.xdist_group("ranks")
 def test_run_on_real_ranks(tmp_path: Path) -> None:
     file = write(tmp_path, LINEAR, INPUTS, "def reference(x, w):\n    return torch.relu(x @ w.T)")
-    done = subprocess.run([*COMMAND, "run", file, "--ranks", "2", "--steps", "2", "--tolerance", "0", "--dump", str(tmp_path)], capture_output=True, text=True, timeout=200, check=False)
+    done = ran("run", file, "--ranks", "2", "--steps", "2", "--tolerance", "0", "--dump", str(tmp_path))
     assert done.returncode == 0, done.stderr
     assert "all_reduce" in done.stdout and "result against reference()" in done.stdout and "max abs error 0," in done.stdout
 

@@ -7,7 +7,26 @@ from typing import Any
 
 import pytest
 import torch
-from programs import CASES, F32, GRIDS, REDUCE, SIZES, Case, Handles, Where, by_methods, gated_norm_ffn, ints, line, linear_scatter, mesh_mlp, move, row_linear, sequence_mlp, tensors
+from programs import (
+    CASES,
+    F32,
+    GRIDS,
+    REDUCE,
+    SIZES,
+    Case,
+    Handles,
+    Where,
+    by_methods,
+    gated_norm_ffn,
+    ints,
+    line,
+    linear_scatter,
+    mesh_mlp,
+    move,
+    row_linear,
+    sequence_mlp,
+    tensors,
+)
 
 from interfuse import FusionDefinition
 from interfuse.multidevice import DeviceMesh

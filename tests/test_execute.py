@@ -27,7 +27,7 @@ def shards_of(fd: FusionDefinition, inputs: list[Tensor]) -> list[Tensor]:
 
 
 def reported_events(report: Report, compared: bool) -> Counter[str]:
-    """What the profiler must see for the collectives of a report. `compared`: each team first compares plans, as it does where a process knows several."""
+    """What the profiler must see for the collectives of a report. `compared`: each team first compares plans."""
     total = Counter({"gloo:all_to_all": len({c.axis for c in report.collectives})} if compared and report.collectives else {})
     for c in report.collectives:
         size = len(c.team)
@@ -80,7 +80,7 @@ def rank_runs(names: list[str]) -> dict[str, list[str]]:
 
 @pytest.mark.parametrize("size", [2, 3, 4])
 def test_every_rank_gets_its_shards(size: int) -> None:
-    names = [name for name, case in CASES.items() if case.mesh.size == size]
+    names = [name for name, case in CASES.items() if case.mesh.size == size and case.style == "methods"]  # styles give the same plans: test_cache.py
     assert len(names) > 100
     assert run_on_ranks(size, rank_runs, names, timeout_s=240) == [{}] * size
 
@@ -94,10 +94,11 @@ def rank_runs_large(which: int) -> list[str]:
 
     def rows(fd: FusionDefinition) -> Handles:
         x, w = fd.define_tensor([512, 6]), fd.define_tensor([600, 6])
-        fd.add_output(fd.ops.linear(x, w, None))
-        return x, w
+        y = fd.ops.linear(x, w, None)
+        fd.add_output(y)
+        return x, w, y
 
-    reduce = Case("large reduce", mesh, rows, [{1: "x"}, {1: "x"}], tensors((512, 6), (600, 6)), torch.nn.functional.linear, (REDUCE,))
+    reduce = Case("large reduce", mesh, rows, [{1: "x"}, {1: "x"}, {"r": "x"}], tensors((512, 6), (600, 6)), torch.nn.functional.linear, (REDUCE,))
     return problems_of((move(mesh, [n], {0: "x"}, {}, [GATHER]), reduce)[which])
 
 

@@ -177,12 +177,14 @@ class _Host:
 
     def _library(self, segment: LibrarySegment, out: Writer) -> None:
         node = segment.node
-        if segment.bias is None and node.a.ndim >= 1:
+        if segment.bias is None:
             self.imports.add("matmul")
-            if node.a.ndim == 1 and node.b.ndim == 2:  # ATen would resize a result of one dim, and warn
-                out.line(f"matmul({node.a.name}[None], {self._second(node)}, out={segment.out.name}[None])")
-                return
-            out.line(f"matmul({node.a.name}, {self._second(node)}, out={segment.out.name})")
+            first, second, result = node.a.name, self._second(node), segment.out.name
+            if node.a.ndim == 1:  # with out=, ATen wants the dim of size 1 that it works with, and warns where it has to resize
+                first, result = f"{first}.unsqueeze(0)", f"{result}.unsqueeze({-1 if node.b.ndim == 1 else -2})"
+            if node.b.ndim == 1:
+                second, result = f"{second}.unsqueeze(-1)", f"{result}.unsqueeze(-1)"
+            out.line(f"matmul({first}, {second}, out={result})")
             return
         assert segment.bias is not None
         rows, n, k = sizes.product(segment.out.shape[:-1]), segment.out.shape[-1], node.a.shape[-1]

@@ -102,7 +102,7 @@ def build(sources: Mapping[str, str], *, cache_dir: Path | None = None, compiler
     compiler = compiler or find_compiler()
     if compiler is None:
         raise BuildError("no C++ compiler: neither $CXX nor g++ nor clang++ runs; install one, or disable generated kernels (codegen)")
-    folder = private_dir((cache_dir or settings().cache_dir) / "cpp")
+    folder = private_dir(private_dir(cache_dir or settings().cache_dir) / "cpp")
     keys = {name: _digest(text, compiler) for name, text in sources.items()}
     texts = {keys[name]: text for name, text in sources.items()}
     missing = [key for key in texts if not _is_in_memo(folder, key)]

@@ -12,6 +12,7 @@ the definition and the schedule alone: a symbolic size counts as `NOMINAL`.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -27,7 +28,7 @@ from interfuse.shard.placement import WHOLE, Cut, Partial, Placement, State, Sta
 
 NOMINAL = 1024
 _SWEEPS = 8
-_COMPUTE_WEIGHT = 1e-3
+_COMPUTE_WEIGHT = 1e-3  # bytes on the wire that one byte touched, or one multiply-add, is worth: about what accelerators and their links give
 _WEIGHT_STAYS = 1.001
 
 
@@ -124,7 +125,9 @@ class _Propagation:
             state = wanted[axis]
             if isinstance(state, Cut) and r.out[state.dim] is not None:
                 found[r.out[state.dim]] = None
-        return [*found, None]
+        letters = [c for c in found if not isinstance(c, PassThrough)]
+        # In order of preference among equals. A partial value is kept only where that saves bytes: reducing first rounds as one rank would.
+        return [*letters, None, *(c for c in found if isinstance(c, PassThrough))]
 
     def _wanted(self, tensor: Tensor, first: bool) -> list[States]:
         """Placements in which a tensor is needed: the user's, and its readers'."""
@@ -157,9 +160,12 @@ class _Propagation:
         return total + _COMPUTE_WEIGHT * self._work(node, strategy)
 
     def _work(self, node: Node, strategy: Strategy) -> float:
-        """Elements that one rank touches, as bytes."""
+        """Multiply-adds of one rank's product; else the bytes of the largest tensor that it touches."""
         r = self.rules[node]
         elements = max((self._nominal_count(t) for t in (*operands(node), node.out)), default=1.0)
+        if isinstance(node, Contract):
+            sizes_of = {c: n for t, letters in ((node.a, node.a_letters), (node.b, node.b_letters)) for n, c in zip(self._nominal(t.shape), letters, strict=True)}
+            elements = math.prod(sizes_of.values()) / node.out.dtype.itemsize
         for axis, choice in enumerate(strategy):
             if choice is not None and not isinstance(choice, PassThrough) and choice in r.all_letters():
                 elements /= self.mesh.shape[axis]

@@ -1,13 +1,16 @@
-"""simplify: Traced → Traced. Drops what no output needs, computes equal things once, sums no repeats; leaves alone what the user placed."""
+"""simplify: Traced → Traced. Drops what no output needs, copies that nobody can tell from their operand, and sums of repeats; computes equal
+things once. A tensor that the user placed, or that is returned, is never touched.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
 
-from interfuse.ir.nodes import Node, Program, Tensor, operands
+from interfuse.ir.nodes import Node, Pointwise, Program, Tensor, operands
 from interfuse.ir.printing import node_text
 from interfuse.ir.rewrite import with_operands
+from interfuse.ops.elementwise import SET
 from interfuse.shard.placed import Traced
 from interfuse.shard.repeats import without_repeats
 
@@ -29,6 +32,9 @@ def simplify(traced: Traced) -> Traced:
         read = tuple(instead.get(t, t) for t in operands(node))
         if read != operands(node):
             node = with_operands(node, read, node.out)
+        if isinstance(node, Pointwise) and node.op is SET and node.out not in fixed:
+            instead[node.out] = read[0]
+            continue
         key = (type(node), node_text(node), node.out.shape, node.out.dtype)
         twin = seen.get(key)
         if twin is not None and node.out not in fixed:

@@ -119,5 +119,6 @@ def by_hand(inputs: list[torch.Tensor], world: World) -> Step:
 def demo(n: Sizes, dtype_name: str, ranks: int) -> Job:
     dtype = DTYPES[dtype_name]
     inputs = random_inputs(n, dtype.torch)
-    title = f"feed-forward with sequence parallelism: tokens {n.tokens}, hidden {n.hidden}, ffn {n.ffn}, {dtype_name}, {ranks} rank{'s' * (ranks > 1)}"
+    sizes = f"tokens {n.tokens}, hidden {n.hidden}, ffn {n.ffn}"
+    title = f"feed-forward with sequence parallelism: {sizes}, {dtype_name}, {ranks} rank{'s' * (ranks > 1)}"
     return Job(title, feed_forward(n, dtype, ranks), inputs, lambda: [reference(*inputs)], by_hand=lambda world: by_hand(inputs, world))

@@ -19,7 +19,14 @@ from interfuse.run import build
 from interfuse.settings import private_dir, settings
 
 OLDEST_TORCH = (2, 9)
-VARIABLES = ("OMP_", "MKL_", "GLOO_", "CXX", "MASTER_", "RANK", "WORLD_SIZE", "LOCAL_RANK", "OMPI_COMM_WORLD_", "SLURM_PROCID", "SLURM_NTASKS", "NVFUSER_")
+STARTERS = ("MASTER_", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_", "SLURM_PROCID", "SLURM_NTASKS", "NVFUSER_")
+VARIABLES = ("INTERFUSE_", "OMP_", "MKL_", "GLOO_", "CXX", *STARTERS)
+INSTALL = "Install g++ (Debian, Ubuntu: apt install g++; Fedora: dnf install gcc-c++) or clang++, or name one in CXX"
+KERNEL = """extern "C" void interfuse_kernel(double* p, long long n) {
+#pragma omp parallel for
+  for (long long i = 0; i < n; ++i) p[i] = 0;
+}
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +52,15 @@ def findings() -> Iterator[Finding]:
     yield Finding("interfuse", "ok", f"{interfuse.__version__} in {os.path.dirname(interfuse.__file__)}")
     yield Finding("python", "ok", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
     yield _torch()
-    yield Finding("numpy", *(("ok", importlib.metadata.version("numpy")) if importlib.util.find_spec("numpy") else ("note", "missing; pip install numpy")))
+    has_numpy = importlib.util.find_spec("numpy") is not None
+    yield Finding("numpy", *(("ok", importlib.metadata.version("numpy")) if has_numpy else ("note", "missing; pip install numpy")))
     yield _compiler()
     yield Finding("cores", "ok", f"{cores()} usable; torch computes with {torch.get_num_threads()} threads here")
     yield from _libraries()
     yield _settings()
     yield _cache()
     yield _gloo()
-    names = sorted(n for n in os.environ if n.startswith(("INTERFUSE_", *VARIABLES)))
+    names = sorted(n for n in os.environ if n.startswith(VARIABLES))
     yield Finding("environment", "ok", "   ".join(f"{n}={os.environ[n]}" for n in names) or "no variable that matters is set")
 
 
@@ -66,13 +74,12 @@ def _torch() -> Finding:
 def _compiler() -> Finding:
     found = build.find_compiler()
     if found is None:
-        return Finding(
-            "compiler", "note", "none: kernels run op by op through ATen. Install g++ (Debian, Ubuntu: apt install g++; Fedora: dnf install gcc-c++) or clang++, or name one in CXX"
-        )
+        return Finding("compiler", "note", f"none: kernels run op by op through ATen. {INSTALL}")
     try:
-        build.build({"check": 'extern "C" void interfuse_kernel(double* p, long long n) {\n#pragma omp parallel for\n  for (long long i = 0; i < n; ++i) p[i] = 0;\n}\n'})
+        build.build({"check": KERNEL})
     except (InterfuseError, OSError) as error:
-        return Finding("compiler", "BAD", f"{found.version}, but it does not compile a kernel: {str(error).splitlines()[-1]}; set CXX, or INTERFUSE_DISABLE=codegen")
+        last = str(error).splitlines()[-1]
+        return Finding("compiler", "BAD", f"{found.version} does not compile a kernel: {last}; set CXX, or INTERFUSE_DISABLE=codegen")
     return Finding("compiler", "ok", f"{' '.join(found.command)}: {found.version}")
 
 
@@ -92,7 +99,8 @@ def _settings() -> Finding:
     except OptionError as error:
         return Finding("settings", "BAD", str(error))
     parts = [f"timeout {now.timeout_s:g} s", *(f"enabled {n}" for n in sorted(now.enable)), *(f"disabled {n}" for n in sorted(now.disable))]
-    return Finding("settings", "ok", ", ".join([*parts, *([f"dump to {now.dump_dir}"] if now.dump_dir else []), *(["forms are checked"] if now.check else [])]))
+    parts += [f"dump to {now.dump_dir}"] * bool(now.dump_dir) + ["forms are checked"] * now.check
+    return Finding("settings", "ok", ", ".join(parts))
 
 
 def _cache() -> Finding:

@@ -55,7 +55,8 @@ class ProgramFile:
         if len(kinds) == 1:
             return kinds[0]()
         if kinds:
-            raise NoProgram(f"{self.path}: several programs ({', '.join(k.__name__ for k in kinds)}); add `def program(fd)` or `fd = …` to say which one is meant")
+            names = ", ".join(k.__name__ for k in kinds)
+            raise NoProgram(f"{self.path}: several programs ({names}); add `def program(fd)` or `fd = …` to say which one is meant")
         raise NoProgram(f"{self.path}: no program; define `program(fd)`, a subclass of FusionDefinition, or `fd`")
 
     def inputs(self, fd: FusionDefinition) -> list[Any]:

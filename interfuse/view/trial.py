@@ -22,7 +22,7 @@ from interfuse.run import build
 from interfuse.settings import private_dir, settings
 from interfuse.shard.mesh import Mesh
 from interfuse.view.dump import dump
-from interfuse.view.report import Report
+from interfuse.view.report import CollectiveRecord, Report
 
 # What results of two orders of summation may differ by: so many units in the last place of the largest value.
 ULPS = {torch.float64: 64, torch.float32: 64, torch.float16: 4, torch.bfloat16: 4}
@@ -77,12 +77,17 @@ def distance(ours: torch.Tensor, reference: torch.Tensor, tolerance: float | Non
         return Distance(float("inf"), float("inf"), bound)
     a, b = ours.double(), reference.double()
     finite = b.isfinite()
-    if not torch.equal(torch.where(finite, 0.0, b).nan_to_num(1.0), torch.where(finite, 0.0, a).nan_to_num(1.0)) or not bool(a[finite].isfinite().all()):
+    if not torch.equal(_odd_values(a), _odd_values(b)):
         return Distance(float("inf"), float("inf"), bound)
     if not finite.any():
         return Distance(0.0, 0.0, bound)
     absolute, largest = float((a - b)[finite].abs().max()), float(b[finite].abs().max())
     return Distance(absolute, absolute / largest if largest else absolute, bound)
+
+
+def _odd_values(t: torch.Tensor) -> torch.Tensor:
+    """0 where finite, else which of the three it is."""
+    return torch.where(t.isfinite(), 0, t.isnan() * 2 + t.isinf() * t.sign().nan_to_num())
 
 
 # ---- one trial ------------------------------------------------------------------------------------------------------------------------------------
@@ -116,8 +121,7 @@ def tell_plan(say: Callable[[str], None], report: Report) -> None:
     """Placements, collectives with bytes, segments with reasons."""
     say(f"\nplacements   (global shapes; n@x: split over mesh axis x; +x: a partial sum over x)\n{report.form('placed')}".rstrip())
     say("\ncollectives   (bytes that rank " + f"{report.rank} puts on the wire in one call)")
-    rows = [(c.kind, c.tensor, f"over {c.axis}", "ranks " + ", ".join(map(str, c.team)), _bytes(c.bytes) + _padding(c.padding)) for c in report.collectives]
-    say(_table(rows) or "  none")
+    say(_table([_collective_row(c) for c in report.collectives]) or "  none")
     for line in report.gathered:
         say(f"  note: {line}")
     say("\nsegments")
@@ -125,6 +129,10 @@ def tell_plan(say: Callable[[str], None], report: Report) -> None:
     for line in report.refusals:
         say(f"  not fused: {line}")
     say(f"  peak memory of temporaries and outputs on a rank: {_bytes(report.peak_bytes)}")
+
+
+def _collective_row(c: CollectiveRecord) -> tuple[str, ...]:
+    return c.kind, c.tensor, f"over {c.axis}", "ranks " + ", ".join(map(str, c.team)), _bytes(c.bytes) + _padding(c.padding)
 
 
 def tell_distance(
@@ -140,7 +148,8 @@ def tell_distance(
     for i, (ours, theirs) in enumerate(zip(outputs, expected)):
         found = distance(ours, theirs, tolerance)
         far |= not found.within
-        mismatch = "" if ours.shape == theirs.shape and ours.dtype == theirs.dtype else f" (ours {ours.dtype} {tuple(ours.shape)}, reference {theirs.dtype} {tuple(theirs.shape)})"
+        kinds = [f"{t.dtype} {tuple(t.shape)}" for t in (ours, theirs)]
+        mismatch = f" (ours {kinds[0]}, reference {kinds[1]})" if kinds[0] != kinds[1] else ""
         say(f"  output {i}: {found}: {'within it' if found.within else 'BEYOND IT'}{mismatch}")
     return far
 
@@ -211,8 +220,9 @@ class _Trial:
     def _say_times(self, taken: Mapping[str, list[float]]) -> None:
         threads, ranks = torch.get_num_threads(), self.world.size
         where = f"{ranks} rank{'s' * (ranks > 1)} on Gloo" if ranks > 1 else "one rank"
-        self.world.say(f"\ntime per step   (ms, {where}, {threads} thread{'s' * (threads > 1)} a rank, {len(taken['interfuse'])} steps each in alternating rounds)")
-        rows = [("", "median", "p10", "p90")]
+        steps = f"{len(taken['interfuse'])} steps each in alternating rounds"
+        self.world.say(f"\ntime per step   (ms, {where}, {threads} thread{'s' * (threads > 1)} a rank, {steps})")
+        rows: list[tuple[str, ...]] = [("", "median", "p10", "p90")]
         for name, ms in taken.items():
             ordered = sorted(ms)
             ends = (ordered[len(ms) // 10], ordered[-1 - len(ms) // 10])
