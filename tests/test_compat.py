@@ -17,6 +17,7 @@ from interfuse.errors import (
     CpuTensorError,
     DefinitionError,
     ExecutorsMixed,
+    MeshError,
     NoReproInputs,
     NoScheduler,
     NotCompiled,
@@ -164,6 +165,25 @@ def test_from_pytorch_takes_cpu_tensors_where_there_is_no_gpu(monkeypatch):
     defined(lambda fd: fd.from_pytorch(torch.ones(())))
     with pytest.raises(CpuTensorError, match="only scalar CPU"):
         defined(lambda fd: fd.from_pytorch(torch.ones(3)))
+
+
+def test_a_mesh_cuts_even_parts():
+    mesh = nvf.multidevice.DeviceMesh([0])
+    assert nvf.multidevice.DeviceMesh(torch.arange(2)) == nvf.multidevice.DeviceMesh(range(2))
+    torch.testing.assert_close(mesh.shard_tensor(torch.arange(6.0).reshape(2, 3), 1), torch.arange(6.0).reshape(2, 3))
+    with pytest.raises(MeshError, match="2 equal parts"):
+        nvf.multidevice.DeviceMesh([0, 1]).shard_tensor(torch.ones(3), 0)
+
+
+def test_ops_that_nothing_needs_still_ask_for_sizes():
+    def build(fd, *, asks):
+        x, y = fd.define_tensor([-1]), fd.define_tensor([-1])
+        if asks:
+            fd.ops.add(x, y)
+        fd.add_output(fd.ops.neg(x))
+        fd.add_output(fd.ops.neg(y))
+
+    assert defined(build, asks=True).fusion != defined(build, asks=False).fusion
 
 
 def test_module_functions_act_on_the_guarded_fusion():

@@ -9,16 +9,31 @@ from typing import Any
 import torch
 
 from interfuse.compat.enums import CommunicatorBackend
+from interfuse.errors import MeshError
 from interfuse.frontend.domain import ParallelType, axis_of
-from interfuse.multidevice import Communicator, DeviceMesh, shard_tensor
+from interfuse.multidevice import Communicator, shard_tensor
+from interfuse.shard.mesh import Mesh
 from interfuse.shard.placement import Placement
+
+
+class DeviceMesh(Mesh):
+    """A mesh that cuts tensors as nvFuser's does."""
+
+    __slots__ = ()
+
+    def shard_tensor(self, tensor: torch.Tensor, axis: int) -> torch.Tensor:
+        """This rank's even part of a *global* tensor along dim `axis`. Raises MeshError for a mesh of several dims, or for parts of unequal size."""
+        if self.ndim != 1 or tensor.shape[axis] % self.size:
+            raise MeshError(f"{self!r}.shard_tensor: dim {axis} of shape {tuple(tensor.shape)} is not cut into {self.size} equal parts by one dim")
+        here = self.coordinates(Communicator.instance().rank())
+        return tensor.chunk(self.size, axis)[0 if here is None else here[self.names[0]]].contiguous()
 
 
 @dataclass(frozen=True, slots=True)
 class Sharding:
     """Where an output lies."""
 
-    mesh: DeviceMesh
+    mesh: Mesh
     placement: Placement
 
     def axis_sharded_on(self, parallel_type: ParallelType) -> int:
