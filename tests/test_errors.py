@@ -149,7 +149,7 @@ LOCAL: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     ),
     "dim of a sum": (lambda: defined([3, 4], op=lambda fd, t: fd.ops.sum(t, [2])), errors.DimOutOfRange, r"sum: dim 2.*2 dims.*-2 to 1"),
     "types of cat": (lambda: defined([3], op=lambda fd, t: fd.ops.cat([t, fd.ops.cast(t, F64)])), errors.DtypeError, r"cat: f32 and f64; cast"),
-    "size that is no number": (lambda: defined([3.5]), errors.ArgumentTypeError, r"size is an int.*3\.5"),  # type: ignore[list-item]
+    "size that is no number": (lambda: defined([3.5]), errors.ArgumentTypeError, r"size is a 64-bit int.*3\.5"),  # type: ignore[list-item]
     # ---- definitions
     "output of another definition": (other_definition, errors.OutputDependsOnNothing, r"tv0 belongs to another definition"),
     "output that is a scalar": (of_scalar, errors.OutputDependsOnNothing, r"not a tensor.*none of its inputs"),

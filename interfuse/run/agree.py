@@ -188,6 +188,8 @@ class Agreement:
         except RuntimeError as error:
             self._lost_store(error, collective, tensor)
         self._compare(collective, tensor)
+        if speaks_next():
+            return  # Whoever failed after answering is found at the next wait; first this rank judges what all answered, as they do.
         self._raise_abort(collective, tensor)
         if time.monotonic() - self._last_pulse_s > PULSE_S:
             self._last_pulse_s = time.monotonic()
