@@ -415,3 +415,14 @@ def test_scalars_alone_give_scalars() -> None:
         fd.add_output(fd.ops.mul(x, bound))
     x = torch.ones(3)
     same(fd.execute([x, 0.5])[0], x * (2 * math.exp(0.5) + 0.5))
+
+
+def test_logical_not_takes_every_type() -> None:
+    with FusionDefinition() as fd:
+        x, b = fd.define_tensor([-1], dtype=DataType.Float), fd.define_tensor([-1], dtype=DataType.Bool)
+        for t in (x, b):
+            fd.add_output(fd.ops.logical_not(t))
+    values, flags = torch.tensor([0.0, -0.0, 2.5, float("nan")]), torch.tensor([True, False, True, False])
+    for disable in ((), ("codegen",)):
+        outs = fd.execute([values, flags], _disable_options=disable)
+        assert [o.tolist() for o in outs] == [torch.logical_not(values).tolist(), torch.logical_not(flags).tolist()]

@@ -397,7 +397,10 @@ MISTAKES: list[tuple[str, Callable[[Any, Any, Any], Any], type[Exception]]] = [
     ("iota: infinite", lambda fd, x, i: fd.ops.iota(3, float("inf"), 1.0, DataType.Float), ShapeError),
     ("sdpfa: rank", lambda fd, x, i: fd.ops.sdpfa_fwd(x, x, x), ShapeError),
     ("grouped_mm: three by three", lambda fd, x, i: fd.ops.grouped_mm(_deep(fd, x), _deep(fd, x), fd.ops.sum(i, [1])), ShapeError),
-    ("narrow", lambda fd, x, i: fd.ops.nv_block_quantize(x), NotOnThisDevice),
+    ("narrow: block", lambda fd, x, i: fd.ops.nv_block_quantize(x), NotOnThisDevice),
+    ("narrow: grouped", lambda fd, x, i: fd.ops.nv_grouped_block_quantize(x, i, i), NotOnThisDevice),
+    ("narrow: relayout", lambda fd, x, i: fd.ops.preprocess_grouped_matmul_input_sf(x, i, i), NotOnThisDevice),
+    ("narrow: grouped_mm", lambda fd, x, i: fd.ops.cutlass_nvfp4_grouped_mm(x, x, x, x, x, i, i, i), NotOnThisDevice),
 ]  # fmt: skip
 
 

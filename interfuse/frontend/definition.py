@@ -187,7 +187,9 @@ class FusionDefinition:
 
     def size_symbol(self, scalar: Scalar) -> Size:
         if isinstance(constant := fold(scalar), Const):
-            return int(convert(constant.value, DataType.Int))
+            value = convert(constant.value, DataType.Int)
+            assert isinstance(value, int)
+            return value
         for name, known in self._computed:
             if known == scalar:
                 return sizes.symbol(name)

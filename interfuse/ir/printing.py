@@ -80,8 +80,8 @@ def node_text(node: Node) -> str:
             scalars = ", ".join(scalar_text(s) for s in (node.a, node.b, node.seed, node.offset))
             return f"{node.kind} {scalars} stream {node.stream} of {_list(node.whole)} from {_list(node.starts)}"
         case Aten():
-            args = [a.name if isinstance(a, Tensor) else scalar_text(a) for a in node.args] + [f"{k}={v}" for k, v in node.attrs]
-            return f"{node.op.name} {' '.join(args)}" + (f" [{node.result}]" if node.op.results > 1 else "")
+            given = [a.name if isinstance(a, Tensor) else scalar_text(a) for a in node.args] + [f"{k}={v}" for k, v in node.attrs]
+            return f"{node.op.name} {' '.join(given)}" + (f" [{node.result}]" if node.op.results > 1 else "")
         case Move():
             return f"move {node.arg.name}"
         case AllGather() | AllToAll():

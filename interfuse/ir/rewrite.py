@@ -70,8 +70,9 @@ def map_sizes(node: Node, size: Callable[[Size], Size]) -> Node:
         case Iota():
             return replace(node, start=scalar(node.start), step=scalar(node.step))
         case Random():
-            sized = {"whole": tuple(size(s) for s in node.whole), "starts": tuple(size(s) for s in node.starts)}
-            return replace(node, a=scalar(node.a), b=scalar(node.b), seed=scalar(node.seed), offset=scalar(node.offset), **sized)
+            whole, starts = tuple(size(s) for s in node.whole), tuple(size(s) for s in node.starts)
+            a, b, seed, offset = (scalar(s) for s in (node.a, node.b, node.seed, node.offset))
+            return replace(node, a=a, b=b, seed=seed, offset=offset, whole=whole, starts=starts)
         case _:
             return node
 

@@ -197,6 +197,7 @@ class Builder:
     def scalar(self, scalar: Scalar) -> Value:
         """A constant in place; anything else is an argument."""
         if isinstance(scalar, Const):
+            assert not isinstance(scalar.value, complex)
             return _constant(scalar.value, scalar.dtype)
         if scalar not in self.scalars:
             held = scalar.dtype if not scalar.dtype.is_float else DataType.Double

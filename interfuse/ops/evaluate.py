@@ -104,9 +104,9 @@ def evaluate_node(node: Node, value: Callable[[Tensor], torch.Tensor], size: Cal
             start, step = number(node.start), number(node.step)
             return (torch.arange(shape[0], dtype=torch.float64 if node.out.dtype.is_float else torch.int64) * step + start).to(dtype)
         case Random():
-            a, b, seed, offset = (number(s) for s in (node.a, node.b, node.seed, node.offset))
+            a, b, seed, offset = (real(number(s)) for s in (node.a, node.b, node.seed, node.offset))
             whole, starts = [size(s) for s in node.whole], [size(s) for s in node.starts]
-            return generate(node.kind, dtype, shape, a, b, seed, offset, node.stream, whole, starts)
+            return generate(node.kind, dtype, shape, a, b, int(seed), int(offset), node.stream, whole, starts)
         case Aten():
             results = aten(node, [value(a) if isinstance(a, Tensor) else number(a) for a in node.args], size)
             return results[node.result]
@@ -116,6 +116,12 @@ def evaluate_node(node: Node, value: Callable[[Tensor], torch.Tensor], size: Cal
             raise LookupError(f"{type(node).__name__} needs the other ranks")
         case _:
             assert_never(node)
+
+
+def real(value: Number) -> bool | int | float:
+    """A number of a program where only real ones mean something."""
+    assert not isinstance(value, complex)
+    return value
 
 
 def aten(node: Aten, args: list[torch.Tensor | Number], size: Callable[[Size], int]) -> tuple[torch.Tensor, ...]:

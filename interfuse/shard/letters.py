@@ -102,13 +102,17 @@ def rule(node: Node) -> Rule:
         case Full() | Iota() | Random():
             return Rule((), tuple(range(node.out.ndim)))
         case Aten():
-            ins, out = node.op.dims(node)
-            summed = {letter: "sum" for row in ins for letter in row if letter is not None and letter not in out}
-            return Rule(ins, out, summed, tuple((group, "sum") for group in node.op.linear_in))
+            return _aten(node)
         case Move() | AllGather() | ReduceScatter() | AllReduce() | AllToAll():
             raise TypeError(f"{type(node).__name__} has no letters: it is how placements change")
         case _:
             assert_never(node)
+
+
+def _aten(node: Aten) -> Rule:
+    ins, out = node.op.dims(node)
+    summed = {letter: "sum" for row in ins for letter in row if letter is not None and letter not in out}
+    return Rule(ins, out, summed, tuple((group, "sum") for group in node.op.linear_in))
 
 
 def _pointwise(node: Pointwise) -> Rule:
