@@ -83,7 +83,8 @@ def _finish(segment: KernelSegment, partials: dict[Reduce, Tensor], target: Targ
             needed.update(operands(node))
     nodes = [*found, *after]
     space = analyse(nodes, outputs)
-    return Nest(Launching(f"{segment.name}_finish", space, inputs_of(nodes, outputs), outputs, target), finishing=True).whole()
+    launching = Launching(f"{segment.name}_finish", space, inputs_of(nodes, outputs), outputs, target)
+    return Nest(launching, finishing=True).whole() if space.reduces else _pointwise(launching)
 
 
 def _depends(tensor: Tensor, nodes: Sequence[Node], made: set[Tensor]) -> bool:

@@ -60,6 +60,7 @@ class Launching:
     def done(self, template: str, body: Sequence[Any], grid: Size, warps: int, stages: int) -> BlockLaunch:
         """The launch, with the buffers that its body reads or writes."""
         build = self.build
+        body = [*build.scopes[0].body, *body]  # what depends on no loop stands before all
         used = set(_buffers(body))
         named = [(t, name, False) for t, name in build.inputs.items()] + [(t, name, True) for t, name in build.outputs.items()]
         named = [(t, name, is_output) for t, name, is_output in named if name in used]

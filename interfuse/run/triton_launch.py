@@ -70,7 +70,7 @@ def compile_row(row: Mapping[str, Any], divisible: Sequence[bool], target: Any =
             signature = dict(zip(function.arg_names, types, strict=True))
             attrs = {(i,): [["tt.divisibility", 16]] for i, yes in enumerate(divisible) if yes}
             source = ASTSource(function, signature, {}, attrs)
-            _compiled[key] = triton.compile(source, target=target, options={"num_warps": row["num_warps"]})
+            _compiled[key] = triton.compile(source, target=target, options={"num_warps": row["num_warps"], "enable_fp_fusion": True})
         return _compiled[key]
 
 
