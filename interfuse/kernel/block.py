@@ -72,19 +72,24 @@ def partial(reduce: Reduce, parts: int) -> Tensor:
 
 def _finish(segment: KernelSegment, partials: dict[Reduce, Tensor], target: Target) -> BlockLaunch:
     """Joins the parts in their order and computes what follows from the results."""
-    found: list[Node] = [Reduce(r.out, r.op, p, (0,)) for r, p in partials.items()]
-    made = {r.out for r in partials}
-    outputs = [t for t in segment.outputs if _depends(t, segment.nodes, made)]
-    needed = set(outputs)
-    after: list[Node] = []
-    for node in reversed(segment.nodes):
-        if node.out in needed and node.out not in made:
-            after.insert(0, node)
-            needed.update(operands(node))
-    nodes = [*found, *after]
+    nodes, outputs = _following(segment.nodes, segment.outputs, partials)
     space = analyse(nodes, outputs)
     launching = Launching(f"{segment.name}_finish", space, inputs_of(nodes, outputs), outputs, target)
     return Nest(launching, finishing=True).whole() if space.reduces else _pointwise(launching)
+
+
+def _following(nodes: Sequence[Node], outputs: Sequence[Tensor], partials: dict[Reduce, Tensor]) -> tuple[list[Node], list[Tensor]]:
+    """The nodes that join parts and compute the outputs that depend on them, and these outputs."""
+    found: list[Node] = [Reduce(r.out, r.op, p, (0,)) for r, p in partials.items()]
+    made = {r.out for r in partials}
+    wanted = [t for t in outputs if _depends(t, nodes, made)]
+    needed = set(wanted)
+    after: list[Node] = []
+    for node in reversed(nodes):
+        if node.out in needed and node.out not in made:
+            after.insert(0, node)
+            needed.update(operands(node))
+    return [*found, *after], wanted
 
 
 def _depends(tensor: Tensor, nodes: Sequence[Node], made: set[Tensor]) -> bool:
@@ -182,9 +187,10 @@ def _mixed_by(nodes: Sequence[Node], outputs: Sequence[Tensor], columns: tuple[R
             needed.update(operands(node))
     try:
         space = analyse(before, [*kept_outputs, *sources])
+        finishing = analyse(*_following(nodes, outputs, {r: partial(r, 2) for r in columns}))
     except Refused:
         return None
-    if not space.reduces:
+    if not space.reduces or finishing.has_full_output:
         return None
     for reduce in columns:
         index = next(i for t, stored, i in space.roots if t is reduce.arg)
