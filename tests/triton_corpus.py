@@ -204,7 +204,7 @@ def run_interpreted(segment: KernelSegment, kernel: BlockKernel, folder: Path) -
         by_name[f"p{k}"] = torch.full((count(**known),), 55).to(scratch[dtype])
     for row in module.LAUNCHES:
         if grid := row["grid"](**known):
-            row["kernel"][(grid,)](*[by_name[n] if n in by_name else known[n] for n in row["args"].split()])
+            row["kernel"][(grid,)](*[eval(n, {**by_name, **known}) for n in row["args"].split()])
     assert_same(outputs, reference(segment, inputs, {}))
 
 

@@ -58,10 +58,10 @@ def emit_triton(kernel: BlockKernel) -> str:
 
 
 def _kernel(launch: BlockLaunch, out: Writer) -> None:
-    names = Names(launch.wide, launch.body)
+    names = Names(launch)
     arguments = [b.name for b in launch.buffers]
     arguments += [f'c{i}: "{"fp64" if s.dtype.is_float else "i64"}"' for i, s in enumerate(launch.scalar_args)]
-    arguments += [f"n{i}" for i in range(len(launch.size_args))]
+    arguments += [f"n{i}" for i in range(len(launch.size_args))] + [f"q{i}" for i in range(len(launch.products))]
     out.line("@triton.jit")
     with out.block(f"def {launch.name}({', '.join(arguments)}):"):
         out.line("g = tl.program_id(0)" + (".to(tl.int64)" if launch.wide else ""))
@@ -79,7 +79,7 @@ def _statement(s: BlockStatement, names: Names, out: Writer) -> None:
                 out.line(f"{s.name} = {value_text(s.value, names)}")
                 names.define(s.name, s.value)
         case LetIndex():
-            out.line(f"{s.name} = {size_text(s.index)}")
+            out.line(f"{s.name} = {names.size(s.index)}")
             names.define_index(s.name, s.index)
         case Store():
             _store(s, names, out)
@@ -94,18 +94,11 @@ def _statement(s: BlockStatement, names: Names, out: Writer) -> None:
         case Collapse():
             _collapse(s, names, out)
         case OnlineSoftmax():
-            value = value_text(s.value, names)
-            if s.spans:
-                value = f"tl.where({names.inside(s.spans)}, {value}, {s.top})"
-                out.line(f"{s.top}, joined = _step_softmax({s.top}, {s.total}, {value})")
-                out.line(f"{s.total} = tl.where({names.inside(s.spans)}, joined, {s.total})")
-            else:
-                out.line(f"{s.top}, {s.total} = _step_softmax({s.top}, {s.total}, {value})")
+            _online_softmax(s, names, out)
         case CloseSoftmax():
             keep = ", keep_dims=True" if s.rank > 1 else ""
-            out.line(f"{s.top_result} = tl.reduce({s.top}, {s.axis}, _max_nan{keep})")
-            base = f'tl.where({s.top_result} == float("-inf"), 0.0, {s.top_result})'
-            out.line(f"{s.total_result} = tl.sum({s.total} * tl.exp({s.top} - {base}), {s.axis}{keep})")
+            out.line(f"{s.top_result} = {s.top}")
+            out.line(f"{s.total_result} = tl.sum({s.total}, {s.axis}{keep})")
             names.define_results(s.top_result, s.total_result)
         case OnlineMoments():
             one = f"{names.inside(s.spans)}.to(tl.float32)" if s.spans else "1.0"
@@ -123,8 +116,20 @@ def _statement(s: BlockStatement, names: Names, out: Writer) -> None:
             assert_never(s)
 
 
+def _online_softmax(s: OnlineSoftmax, names: Names, out: Writer) -> None:
+    keep = ", keep_dims=True" if s.rank > 1 else ""
+    value = value_text(s.value, names)
+    if s.spans:
+        out.line(f'value = tl.where({names.inside(s.spans)}, {value}, float("-inf"))')
+        value = "value"
+    out.line(f"new = _max_nan({s.top}, tl.reduce({value}, {s.axis}, _max_nan{keep}))")
+    out.line('base = tl.where(new == float("-inf"), 0.0, new)')
+    out.line(f"{s.total} = {s.total} * tl.exp({s.top} - base) + tl.exp({value} - base)")
+    out.line(f"{s.top} = new")
+
+
 def _for(s: For, names: Names, out: Writer) -> None:
-    limits = f"{size_text(s.first)}, {size_text(s.end)}, {size_text(s.step)}"
+    limits = f"{names.size(s.first)}, {names.size(s.end)}, {names.size(s.step)}"
     head = f"tl.range({limits}, num_stages={s.stages})" if s.stages > 1 else f"range({limits})"
     names.define_index(s.var, 0)
     with out.block(f"for {s.var} in {head}:"):
@@ -136,11 +141,11 @@ def _span(s: Span, names: Names, out: Writer) -> None:
     lanes = f"tl.arange(0, {s.length})"
     if s.rank == 2:
         lanes += "[:, None]" if s.axis == 0 else "[None, :]"
-    first = size_text(s.first)
+    first = names.size(s.first)
     text = lanes if first == "0" else f"{first} + {lanes}"
     out.line(f"{s.var} = " + (f"({text}).to(tl.int64)" if names.wide else text))
     if s.ragged:
-        out.line(f"{s.var}_in = {s.var} < {size_text(s.end)}")
+        out.line(f"{s.var}_in = {s.var} < {names.size(s.end)}")
     names.define_span(s)
 
 
@@ -195,7 +200,7 @@ def _reduced(op: ReduceOp, value: str, axis: int, keep: str, dtype: DataType) ->
 
 
 def _table(kernel: BlockKernel, out: Writer) -> None:
-    """Names in the table: t0 … the tensors of the call, p0 … scratch, c0 … scalars, n0 … sizes."""
+    """Names in the table: t0 … the tensors of the call, p0 … scratch, c0 … scalars, n0 … sizes, products of them too."""
     known = {n: f"n{i}" for i, n in enumerate(kernel.size_args)}
     scalars = {s: f"c{i}" for i, s in enumerate(kernel.scalar_args)}
     tensors = {t: f"t{i}" for i, t in enumerate(kernel.tensors)} | {t: f"p{i}" for i, t in enumerate(kernel.scratch)}
@@ -212,8 +217,10 @@ def _table(kernel: BlockKernel, out: Writer) -> None:
         for launch in kernel.launches:
             args = [tensors[t] for t in launch.operands] + [scalars[s] for s in launch.scalar_args] + [known[n] for n in launch.size_args]
             types = [POINTER[b.dtype] for b in launch.buffers] + ["fp64" if s.dtype.is_float else "i64" for s in launch.scalar_args]
-            types += ["i64" if launch.wide else "i32"] * len(launch.size_args)
-            grid = sizes.substitute(launch.grid, {f"n{i}": sizes.symbol(known[n]) for i, n in enumerate(launch.size_args)})
+            types += ["i64" if launch.wide else "i32"] * (len(launch.size_args) + len(launch.products))
+            here = {f"n{i}": sizes.symbol(known[n]) for i, n in enumerate(launch.size_args)}
+            args += [size_text(sizes.substitute(p, here)).replace(" ", "") for p in launch.products]
+            grid = sizes.substitute(launch.grid, here)
             with out.block("{", "},"):
                 out.line(f'"kernel": {launch.name},')
                 out.line(f'"args": "{" ".join(args)}",')

@@ -124,14 +124,6 @@ def _ipow(base, exponent):
     unit = tl.where(base == 1, 1, tl.where(base == -1, tl.where(odd, -1, 1), 0))
     return tl.where(exponent < 0, unit.to(result.dtype), result)
 """,
-    "_step_softmax": """\
-# One step, lane by lane, of max and of the sum of exp(v - max); -inf stays without a NaN.
-@triton.jit
-def _step_softmax(top, total, v):
-    new = tl.maximum(top, v, propagate_nan=tl.PropagateNan.ALL)
-    base = tl.where(new == float("-inf"), 0.0, new)
-    return new, total * tl.exp(top - base) + tl.exp(v - base)
-""",
     "_step_moments": """\
 # One step of Welford's mean and sum of squared differences, lane by lane; `one` is 0 where there is no value.
 @triton.jit

@@ -9,8 +9,8 @@ from typing import Any, assert_never
 
 from interfuse.ir import sizes
 from interfuse.ir.dtypes import DataType
-from interfuse.ir.sizes import Size
-from interfuse.kernel.blocks import For, Span
+from interfuse.ir.sizes import Call, Expr, Size
+from interfuse.kernel.blocks import BlockLaunch, For, Span
 from interfuse.kernel.nodes import (
     Argument,
     Compute,
@@ -78,8 +78,10 @@ SCALAR = {"sin": "tl.sin({0})", "cos": "tl.cos({0})"}  # where there is no block
 class Names:
     """What is known of the names of one kernel while its text is written."""
 
-    def __init__(self, wide: bool, body: Sequence[Any]) -> None:
-        self.wide = wide
+    def __init__(self, launch: BlockLaunch) -> None:
+        self.wide, body = launch.wide, launch.body
+        self.products = [(p.terms[0][0], f"q{i}") for i, p in enumerate(launch.products) if isinstance(p, Expr)]
+        self.products.sort(key=lambda product: -len(product[0]))
         self.spans: dict[str, Span] = {}
         self.indices: dict[str, frozenset[str]] = {}
         self.values: dict[str, frozenset[str]] = {}
@@ -92,6 +94,26 @@ class Names:
 
     def is_ragged(self, span: str) -> bool:
         return self.spans[span].ragged
+
+    def size(self, value: Size) -> str:
+        """A size or an index as text, products that are arguments by their names."""
+        return size_text(self._with_products(value)) if self.products else size_text(value)
+
+    def _with_products(self, value: Size) -> Size:
+        if isinstance(value, int):
+            return value
+        total: list[Size] = []
+        for monomial, factor in value.terms:
+            atoms: list[Any] = [
+                sizes.rebuild(a.function, tuple(self._with_products(x) for x in a.args)) if isinstance(a, Call) else Expr((((a,), 1),)) for a in monomial
+            ]
+            for product, name in self.products:
+                wanted = [Expr((((a,), 1),)) for a in product]
+                rest = list(atoms)
+                if all(_removed(rest, w) for w in wanted):
+                    atoms = [*rest, sizes.symbol(name)]
+            total.append(sizes.mul(factor, *atoms))
+        return sizes.add(*total)
 
     # ---- defining ---------------------------------------------------------------------------------------------------------------------------
 
@@ -157,7 +179,7 @@ class Names:
 
     def place(self, index: Size, spans: frozenset[str]) -> str:
         """An address with lanes along all of `spans`, also those that it does not depend on."""
-        text = size_text(index)
+        text = self.size(index)
         missing = sorted(spans - self.spans_of(index))
         text += "".join(f" + 0 * {v}" for v in missing)
         return f"({text})" if " " in text else text
@@ -194,6 +216,13 @@ class Names:
             return (a[0] - b[1], a[1] - b[0])
         corners = [x * y for x in a for y in b]
         return (min(corners), max(corners))
+
+
+def _removed(values: list[Any], value: Any) -> bool:
+    if value in values:
+        values.remove(value)
+        return True
+    return False
 
 
 def _lets(body: Iterable[Any]) -> Iterable[Let]:
@@ -272,14 +301,14 @@ def value_text(value: Value, names: Names) -> str:
         case Argument() | Ref():
             return value.name
         case IndexValue():
-            text = size_text(value.index)
+            text = names.size(value.index)
             return f"tl.full((), {text}, tl.int64)" if isinstance(value.index, int) else f"({text}).to(tl.int64)"
         case Compute():
             return _compute(value, names)
         case Convert():
             return _convert(value, names)
         case Select():
-            return f"tl.where({_mask(value.mask)}, {value_text(value.then, names)}, {value_text(value.other, names)})"
+            return f"tl.where({_mask(value.mask, names)}, {value_text(value.then, names)}, {value_text(value.other, names)})"
         case Element() | Merge():
             raise TypeError(value)
         case _:
@@ -288,17 +317,17 @@ def value_text(value: Value, names: Names) -> str:
 
 def _load(load: Load, names: Names) -> str:
     used = names.spans_of(load.index) | names.spans_of_mask(load.mask)
-    guards = [g for g in (names.inside(v for v in used if names.is_ragged(v)), _mask(load.mask) if load.mask else "") if g]
+    guards = [g for g in (names.inside(v for v in used if names.is_ragged(v)), _mask(load.mask, names) if load.mask else "") if g]
     guard = f", mask={' & '.join(guards)}, other=0" if guards else ""
     text = f"tl.load({load.buffer} + {names.place(load.index, used)}{guard})"
     return f"{text}.to({held(load.dtype)})" if load.dtype.is_low_precision else text
 
 
-def _mask(mask: Mask) -> str:
+def _mask(mask: Mask, names: Names) -> str:
     tests = []
     for within in mask:
-        index = size_text(within.index)
-        tests.append(f"({index} >= 0) & ({index} < {size_text(within.bound)})")
+        index = names.size(within.index)
+        tests.append(f"({index} >= 0) & ({index} < {names.size(within.bound)})")
     return f"({' & '.join(tests)})"
 
 

@@ -110,14 +110,14 @@ def _pointwise(launching: Launching) -> BlockLaunch:
     if not build.kept:
         build.open_grid([], [])
         build.store(build.space.roots)
-        return launching.done("pointwise", build.scopes.pop().body, 1, 1, 1)
+        return launching.done("pointwise", build.scopes.pop().body, 1, 1)
     across = crossed[0] if crossed else build.kept[-2] if len(build.kept) > 1 else None
     tile = pointwise_tile(launching, across, crossed is not None)
     if tile.is_flat:
         body, grid = _flat(launching, tile)
     else:
         body, grid = _tiled(launching, across, tile)
-    return launching.done("transpose" if crossed else "pointwise", body, grid, tile.warps, 1)
+    return launching.done("transpose" if crossed else "pointwise", body, grid, tile.warps)
 
 
 def _flat(launching: Launching, tile: PointwiseTile) -> tuple[list, sizes.Size]:

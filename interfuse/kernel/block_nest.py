@@ -7,7 +7,7 @@ from typing import Any
 
 from interfuse.ir import sizes
 from interfuse.ir.nodes import Reduce, Tensor, operands
-from interfuse.ir.sizes import Size
+from interfuse.ir.sizes import Expr, Size
 from interfuse.kernel.affine import flatten, unflatten
 from interfuse.kernel.blocks import Accumulate, BlockLaunch, Collapse, For, Lanes, Span
 from interfuse.kernel.builder import Builder
@@ -57,7 +57,7 @@ class Launching:
     def masked(self, *names: str) -> tuple[str, ...]:
         return tuple(n for n in names if n in self.ragged)
 
-    def done(self, template: str, body: Sequence[Any], grid: Size, warps: int, stages: int) -> BlockLaunch:
+    def done(self, template: str, body: Sequence[Any], grid: Size, warps: int) -> BlockLaunch:
         """The launch, with the buffers that its body reads or writes."""
         build = self.build
         body = [*build.scopes[0].body, *body]  # what depends on no loop stands before all
@@ -67,9 +67,10 @@ class Launching:
         buffers = tuple(Buffer(name, t.dtype, is_output) for t, name, is_output in named)
         tensors = tuple(t for t, _, _ in named)
         wide = any(not _is_small(t) for t in tensors)
-        return BlockLaunch(
-            self.name, template, buffers, tensors, tuple(build.scalars), self.space.size.arguments(), grid, warps, stages, wide, tuple(body)
-        )
+        extents = (build.extent[n] for n in [*build.kept, *build.reduced])
+        products = tuple(dict.fromkeys(e for e in extents if isinstance(e, Expr) and len(e.terms) == 1 and len(e.terms[0][0]) > 1))
+        arguments = self.space.size.arguments()
+        return BlockLaunch(self.name, template, buffers, tensors, tuple(build.scalars), arguments, grid, warps, wide, products, tuple(body))
 
 
 def _is_small(tensor: Tensor) -> bool:
@@ -104,9 +105,12 @@ class Nest:
         self.is_inner = self.lane in build.reduced or not build.kept
         self.reduces = [n for n in self.space.nodes if isinstance(n, Reduce) and n in self.space.reduces]
         self.row_length, self.row_count = launching.length(*build.reduced), launching.length(*build.kept)
-        self.tile = self._tile(finishing)
-        self.online: list[Online] = [] if self.tile.whole or self.cut_into > 1 else find_online(self.space)
+        self.online: list[Online] = find_online(self.space)
         self.level = self._levels()
+        self.tile = self._tile(finishing)
+        if self.tile.whole or self.cut_into > 1:
+            self.online = []
+            self.level = self._levels()
 
     @property
     def cut_into(self) -> int:
@@ -118,9 +122,10 @@ class Nest:
         may_cut = not finishing and self.space.levels == 1 and all(self.space.level[t] == 0 for t in full)
         if self.is_inner:
             reads = sum(1 for load in build.loads if self._is_full_load(load))
-            return inner_tile(launching, self.row_length, self.row_count, reads, may_cut)
+            once = max(self.level.values(), default=0) == 1 and all(self.level.get(s, 0) == 0 for t, s, _ in self.space.roots if t in full)
+            return inner_tile(launching, self.row_length, self.row_count, reads, may_cut=may_cut, once=once)
         others = launching.length(*(n for n in build.kept if n != self.lane))
-        return outer_tile(launching, self.row_length, launching.length(self.lane), others or 1, may_cut=may_cut, finishing=finishing)
+        return outer_tile(launching, self.row_length, launching.length(self.lane), others or 1, may_cut=may_cut, finishing=finishing, stores=bool(full))
 
     def _is_full_load(self, load: Load) -> bool:
         used = sizes.symbols(self.build.at(load.index))
@@ -152,6 +157,11 @@ class Nest:
         if self.rank == 1:
             return (self.tile.reduced,)
         return (self.tile.kept, self.tile.reduced) if self.is_inner else (self.tile.reduced, self.tile.kept)
+
+    @property
+    def result_shape(self) -> tuple[int, ...]:
+        """The tile after its reduced axis is collapsed."""
+        return () if self.rank == 1 else tuple(1 if axis == self.reduced_axis else n for axis, n in enumerate(self.shape))
 
     def _open_grid(self) -> Size:
         """Enters the grid: kept loops, then parts; gives the number of programs."""
@@ -229,7 +239,7 @@ class Nest:
             self._rows_in_registers()
         else:
             self._looped()
-        return self.launching.done(self._template(), self.build.scopes.pop().body, grid, self.tile.warps, self.tile.stages)
+        return self.launching.done(self._template(), self.build.scopes.pop().body, grid, self.tile.warps)
 
     def _rows_in_registers(self) -> None:
         """Level by level, on values that stay where they are."""
@@ -267,7 +277,7 @@ class Nest:
             build.emit(Accumulate(name, reduce.op, value, self._masked(), reduce.out.dtype.compute))
         for pair, state in zip(pairs, states, strict=True):
             (value,) = build.values([(pair.source, self.space.reduces[pair.first][1])])
-            build.emit(state.step(build.convert(value, pair.first.out.dtype.compute), self._masked()))
+            build.emit(state.step(build.convert(value, pair.first.out.dtype.compute), self.reduced_axis, self.rank, self._masked()))
         body = tuple(build.scopes.pop().body)
         build.emit(For(var, first, build.total(build.reduced), step, self.tile.stages, body))
         for reduce, name in zip(plain, names, strict=True):
@@ -283,9 +293,10 @@ class Nest:
 
     def _state(self, online: Online) -> Softmax | Moments:
         names = [self.build.fresh(p) for p in online.prefixes]
-        for name, value in zip(names, online.starts, strict=True):
+        for name, prefix, value in zip(names, online.prefixes, online.starts, strict=True):
             self.build.depth[name] = len(self.build.scopes) - 1
-            self.build.emit(Lanes(name, value, self.shape, online.first.out.dtype.compute))
+            shape = self.result_shape if prefix == "top" else self.shape
+            self.build.emit(Lanes(name, value, shape, online.first.out.dtype.compute))
         return online.state(names)
 
     # ---- cut over programs ------------------------------------------------------------------------------------------------------------------
@@ -299,7 +310,7 @@ class Nest:
         build.store(self._row_roots(0))
         for reduce, memory in partials.items():
             self.store_partial(memory, sizes.symbol("s"), self.space.reduces[reduce][0], build.results[reduce.out])
-        return self.launching.done("reduction", build.scopes.pop().body, grid, self.tile.warps, self.tile.stages)
+        return self.launching.done("reduction", build.scopes.pop().body, grid, self.tile.warps)
 
     def store_partial(self, memory: Tensor, part: Size, index: Sequence[Size], value: Value) -> None:
         """Puts a result at [part, …index]."""
@@ -339,7 +350,7 @@ class Nest:
         build.emit(For(var, sizes.mul(sizes.symbol("g"), tile.kept), rows, tile.programs * tile.kept, tile.stages, body))
         for reduce, memory, name in sums:
             self._store_columns(reduce, memory, name)
-        return self.launching.done("rows and columns", build.scopes.pop().body, tile.programs, tile.warps, tile.stages)
+        return self.launching.done("rows and columns", build.scopes.pop().body, tile.programs, tile.warps)
 
     def _store_columns(self, reduce: Reduce, memory: Tensor, name: str) -> None:
         held = reduce.out.dtype.compute

@@ -69,17 +69,22 @@ class Collapse:
 
 @dataclass(frozen=True, slots=True)
 class OnlineSoftmax:
-    """One step of max and sum(exp(value − max)), lane by lane, into `top` and `total`."""
+    """One step of max and sum(exp(value − max)): `top` is that of all blocks so far, `total` has lanes.
+
+    One exponential per element and one per block; with a maximum per lane it would be two per element, more than a device has time for.
+    """
 
     top: str
     total: str
     value: Value
+    axis: int
+    rank: int
     spans: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class CloseSoftmax:
-    """Joins the lanes: `top_result` and `total_result` over one axis of the tile."""
+    """Joins the lanes of `total`: `top_result` and `total_result` over one axis of the tile."""
 
     top: str
     total: str
@@ -134,7 +139,7 @@ BlockStatement = Union[
 class BlockLaunch:
     """One launch: `grid` programs of `warps` warps. `operands` are the tensors behind `buffers`; sizes are named as in `size_args`.
 
-    `wide`: indices need 64 bits.
+    `wide`: indices need 64 bits. `products` of sizes are extents of loops, which a compiler knows more about when they are arguments of their own.
     """
 
     name: str
@@ -145,8 +150,8 @@ class BlockLaunch:
     size_args: tuple[Size, ...]
     grid: Size
     warps: int
-    stages: int
     wide: bool
+    products: tuple[Size, ...]
     body: tuple[BlockStatement, ...]
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from interfuse.ir import sizes
 from interfuse.ir.dtypes import DataType
-from interfuse.ir.nodes import Broadcast, Const, Node, Operand, Permute, Pointwise, Reduce, Reshape, Scalar, SizeScalar, Tensor
+from interfuse.ir.nodes import Broadcast, Const, Node, Operand, Permute, Pointwise, Reduce, Reshape, Scalar, ScalarCompute, SizeScalar, Tensor
 from interfuse.kernel.blocks import CloseMoments, CloseSoftmax, OnlineMoments, OnlineSoftmax
 from interfuse.kernel.nodes import Value
 from interfuse.kernel.space import Space
@@ -22,8 +22,8 @@ class Softmax:
     top: str
     total: str
 
-    def step(self, value: Value, spans: tuple[str, ...]) -> OnlineSoftmax:
-        return OnlineSoftmax(self.top, self.total, value, spans)
+    def step(self, value: Value, axis: int, rank: int, spans: tuple[str, ...]) -> OnlineSoftmax:
+        return OnlineSoftmax(self.top, self.total, value, axis, rank, spans)
 
     def close(self, first: str, second: str, axis: int, rank: int) -> CloseSoftmax:
         return CloseSoftmax(self.top, self.total, first, second, axis, rank)
@@ -35,7 +35,7 @@ class Moments:
     squares: str
     count: str
 
-    def step(self, value: Value, spans: tuple[str, ...]) -> OnlineMoments:
+    def step(self, value: Value, axis: int, rank: int, spans: tuple[str, ...]) -> OnlineMoments:
         return OnlineMoments(self.mean, self.squares, self.count, value, spans)
 
     def close(self, first: str, second: str, axis: int, rank: int) -> CloseMoments:
@@ -122,6 +122,8 @@ def _difference(operand: Operand, first: Reduce, producers: dict[Tensor, Node], 
 
 def _is_count(operand: Operand, count: sizes.Size) -> bool:
     scalar: Scalar | None = operand if not isinstance(operand, Tensor) else None
+    while isinstance(scalar, ScalarCompute) and scalar.op.name in ("cast", "set"):
+        scalar = scalar.args[0]
     return (isinstance(scalar, Const) and isinstance(count, int) and scalar.value == count) or (isinstance(scalar, SizeScalar) and scalar.value == count)
 
 

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 MOST_ROW = 32768  # lanes of a row, times the full-sized tensors read, that stay in registers: half of a multiprocessor's, in float
 PER_THREAD = 16  # lanes of a thread: two 16-byte loads of a half type, four of a float
+LOOPED_ROW = 4096  # lanes from which a row that is read once is looped over
+LOOPED_BLOCK = 2048  # lanes of a step then: many small programs hide each other's waits
 SIDE = 64  # a transposed tile is SIDE x SIDE
 NARROW = 32  # columns below which a pointwise tile would be mostly padding, so the index is flat
 WAVES = 4  # programs per multiprocessor that a cut reduction aims at
@@ -71,14 +73,19 @@ def pointwise_tile(launching: Launching, across: str | None, is_crossed: bool) -
     return PointwiseTile(rows, columns, max(1, min(4, warps_for(rows * columns, target, 8))))
 
 
-def inner_tile(launching: Launching, length: int | None, rows: int | None, reads: int, may_cut: bool) -> ReduceTile:
-    """Lanes along a row. Rows that fit stay in registers, several short ones to a program; few long ones are cut."""
+def inner_tile(launching: Launching, length: int | None, rows: int | None, reads: int, *, may_cut: bool, once: bool) -> ReduceTile:
+    """Lanes along a row. Rows that fit stay in registers, several short ones to a program; few long ones are cut.
+
+    `once`: a loop would read the row only once, so it is better than registers where it has some steps.
+    """
     target = launching.target
+    few = rows is not None and rows < 2 * target.multiprocessors
+    if once and length is not None and length > LOOPED_ROW and not few:
+        return ReduceTile(1, LOOPED_BLOCK, warps_for(LOOPED_BLOCK, target), False, 1, 4)
     if length is not None and power_of_two(length) * max(1, reads) <= MOST_ROW and not (may_cut and _is_few(rows, length, target)):
         lanes = power_of_two(length)
         kept = max(1, min(2048 // lanes, power_of_two(rows) if rows is not None else 1024))
         return ReduceTile(kept, lanes, warps_for(kept * lanes, target), True)
-    few = rows is not None and rows < 2 * target.multiprocessors
     block = 8192 if few and not may_cut else 4096
     if length is not None:
         block = min(block, power_of_two(length))
@@ -94,8 +101,8 @@ def _is_few(rows: int | None, length: int, target: Target) -> bool:
     return rows is not None and rows < target.multiprocessors // 2 and length >= 16384
 
 
-def outer_tile(launching: Launching, length: int | None, columns: int | None, others: int, *, may_cut: bool, finishing: bool) -> ReduceTile:
-    """Lanes along a kept loop of `columns`, for rows of `others` further kept ones."""
+def outer_tile(launching: Launching, length: int | None, columns: int | None, others: int, *, may_cut: bool, finishing: bool, stores: bool) -> ReduceTile:
+    """Lanes along a kept loop of `columns`, for rows of `others` further kept ones. `stores`: what is summed is stored as well."""
     target = launching.target
     width = 1 << 20 if columns is None else columns
     if finishing:
@@ -103,7 +110,7 @@ def outer_tile(launching: Launching, length: int | None, columns: int | None, ot
         return _looped(kept, 4096 // kept, length, target)
     if may_cut:
         kept = min(power_of_two(width), 2048)
-        tile = _looped(kept, 16384 // kept, length, target)
+        tile = _looped(kept, 8192 // kept, length, target, PER_THREAD) if stores else _looped(kept, 16384 // kept, length, target)
         programs = -(-width // kept) * others
         steps = 1 << 20 if length is None else -(-length // tile.reduced)
         parts = max(1, min(-(-WAVES * target.multiprocessors // max(programs, 1)), steps // LEAST_STEPS))
@@ -116,10 +123,10 @@ def outer_tile(launching: Launching, length: int | None, columns: int | None, ot
     return _looped(kept, 8192 // kept, length, target)
 
 
-def _looped(kept: int, reduced: int, length: int | None, target: Target) -> ReduceTile:
+def _looped(kept: int, reduced: int, length: int | None, target: Target, per_thread: int = 2 * PER_THREAD) -> ReduceTile:
     if length is not None:
         reduced = min(reduced, power_of_two(length))
-    return ReduceTile(kept, reduced, warps_for(kept * reduced, target, 32), False, 1, 3)
+    return ReduceTile(kept, reduced, warps_for(kept * reduced, target, per_thread), False, 1, 3)
 
 
 def rows_tile(launching: Launching, length: int | None, rows: int | None) -> ReduceTile:

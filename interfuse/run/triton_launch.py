@@ -131,7 +131,7 @@ class _Launcher:
         given = dict(zip([*self.tensors, *self.scalars, *self.sizes], args, strict=True)) | {f"p{k}": m.data_ptr() for k, m in enumerate(scratch)}
         for k, row in enumerate(self.module.LAUNCHES):
             if facts[f"grid{k}"]:
-                values = [given[n] for n in row["args"].split()]
+                values = [eval(n, given) for n in row["args"].split()]
                 stream = self.space["stream"](self.device)
                 facts[f"run{k}"](facts[f"grid{k}"], 1, 1, stream, facts[f"function{k}"], facts[f"packed{k}"], None, None, None, *values)
 
@@ -142,7 +142,8 @@ class _Launcher:
             names = row["args"].split()
             facts[f"grid{k}"] = row["grid"](*sizes)
             if facts[f"grid{k}"]:
-                made = compile_row(row, [divisible.get(n, n.startswith("p")) for n in names])
+                known = dict(zip(self.sizes, sizes, strict=True))
+                made = compile_row(row, [divisible.get(n, n.startswith("p") or ("*" in n and eval(n, known) % 16 == 0)) for n in names])
                 facts[f"run{k}"], facts[f"function{k}"], facts[f"packed{k}"] = made.run, made.function, made.packed_metadata
         return facts
 
