@@ -200,7 +200,10 @@ def layernorm_backward(fd: FusionDefinition, dy: Any, x: Any, w: Any, mean: Any,
 
 def eager_layernorm_backward(dy: torch.Tensor, x: torch.Tensor, w: torch.Tensor, mean: torch.Tensor, rstd: torch.Tensor) -> Any:
     shape = [x.shape[-1]]
-    return torch.ops.aten.native_layer_norm_backward(dy, x, shape, mean.unsqueeze(1), rstd.unsqueeze(1), w, w, [True, True, True])
+    mean, rstd = mean.unsqueeze(1), rstd.unsqueeze(1)
+    if x.device.type == "cpu":  # there ATen wants one type for all
+        mean, rstd = mean.to(x.dtype), rstd.to(x.dtype)
+    return torch.ops.aten.native_layer_norm_backward(dy, x, shape, mean, rstd, w, w, [True, True, True])
 
 
 def exact_layernorm_backward(dy: torch.Tensor, x: torch.Tensor, w: torch.Tensor, mean: torch.Tensor, rstd: torch.Tensor) -> list[torch.Tensor]:
@@ -316,7 +319,8 @@ ROWS = [
     Row("cross entropy", 88, entropy_inputs, cross_entropy, lambda x, t: F.cross_entropy(x.float(), t), lambda x, t: F.cross_entropy(x, t)),
     Row("ten sines", 60, lambda device, shrink: [normal(M * 4096 // shrink, dtype=torch.float32, scale=3.0)(device)], sines, eager_sines),
     Row("batch norm", 65, image_inputs, batchnorm, eager_batchnorm),
-    Row("layernorm backward", 91, statistic_inputs("mn", "mn", "n", "m", "m"), layernorm_backward, eager_layernorm_backward, exact_layernorm_backward),
+    Row("layernorm backward", 91, statistic_inputs("mn", "mn", "n", "m", "m"), layernorm_backward,
+        eager_layernorm_backward, exact_layernorm_backward),
     Row("rmsnorm backward", 92, statistic_inputs("mn", "mn", "n", "m"), rmsnorm_backward, eager_rmsnorm_backward),
     Row("gelu + bias backward", 94, rows_of(M, N, "mn", "mn", "n"), gelu_bias_backward, eager_gelu_bias_backward),
     Row("softmax backward", 100, backward_of_softmax, softmax_backward,

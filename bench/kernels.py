@@ -224,7 +224,8 @@ def line_of(name: str, found: dict[str, Any]) -> str:
         if "error" in facts:
             text += f" | {facts['error'].splitlines()[0][:46]:>47}"
         elif facts:
-            text += f" | {facts['percent_of_copy']:>12}{facts['ms']:>9}{facts.get('host_us', ''):>9}{facts['first_call_s']:>9}{facts['worst_error']:>8}"
+            text += f" | {facts['percent_of_copy']:>12}{facts['ms']:>9}{facts.get('host_us', ''):>9}"
+            text += f"{facts['first_call_s']:>9}{facts['worst_error']:>8}"
     return text
 
 

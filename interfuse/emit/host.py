@@ -68,7 +68,9 @@ def emit_host(
 
 
 class _Host:
-    def __init__(self, scheduled: Scheduled, mesh: Mesh, calls: Mapping[str, KernelCall], described: Mapping[Tensor, str], symbols: tuple[str, ...], device: str) -> None:
+    def __init__(
+        self, scheduled: Scheduled, mesh: Mesh, calls: Mapping[str, KernelCall], described: Mapping[Tensor, str], symbols: tuple[str, ...], device: str
+    ) -> None:
         self.scheduled, self.mesh, self.calls, self.described, self.symbols = scheduled, mesh, calls, described, symbols
         self.on_cpu = device == "cpu"
         self.sizes: dict[Size, str] = {}

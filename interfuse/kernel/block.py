@@ -15,7 +15,7 @@ from interfuse.kernel.block_nest import Launching, Nest
 from interfuse.kernel.blocks import BlockKernel, BlockLaunch
 from interfuse.kernel.builder import Builder
 from interfuse.kernel.pointwise import crossing
-from interfuse.kernel.schedule import MOST_ROW, PointwiseTile, pointwise_tile, power_of_two, rows_tile
+from interfuse.kernel.schedule import MOST_COLUMNS, PointwiseTile, pointwise_tile, power_of_two, rows_tile
 from interfuse.kernel.space import Refused, Space, analyse, is_trivial, is_unit, loops_of
 from interfuse.kernel.target import Target
 from interfuse.kernel.tile import inputs_of
@@ -199,7 +199,7 @@ def _mixed_by(nodes: Sequence[Node], outputs: Sequence[Tensor], columns: tuple[R
         if loops_of(index[d] for d in reduce.dims) != set(space.kept) or loops_of(index) != {*space.kept, *space.reduced}:
             return None
     length = sizes.product(reduce.arg.shape[d] for d in range(reduce.arg.ndim) if d not in reduce.dims)
-    if not isinstance(length, int) or power_of_two(length) > MOST_ROW // 2:
+    if not isinstance(length, int) or power_of_two(length) > MOST_COLUMNS:
         return None
     return Mixed(space, columns, kept_outputs)
 

@@ -166,7 +166,7 @@ def _plain_empty(shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.
 def _cheapest_empty() -> Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], torch.Tensor]:
     """Torch's own short cut for compiled programs (1 µs against 3), where this torch has it."""
     try:
-        from torch._C._dynamo.guards import _empty_strided_cuda
+        from torch._C._dynamo.guards import _empty_strided_cuda  # type: ignore[attr-defined]
     except ImportError:
         return _plain_empty
     return _empty_strided_cuda if hasattr(torch._C, "_cuda_getDevice") else _plain_empty
