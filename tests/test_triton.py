@@ -24,7 +24,7 @@ from interfuse.run.triton_launch import compile_row, module_of
 
 HERE = Path(__file__).parent
 LONG = os.environ.get("INTERFUSE_FUZZ") == "long"
-RANDOM = 120 if LONG else 12
+RANDOM = 120 if LONG else 8
 
 
 @pytest.mark.parametrize("part", [0, 1])

@@ -207,7 +207,8 @@ def _table(kernel: BlockKernel, out: Writer) -> None:
     parameters = ", ".join(known.values())
     out.line()
     out.line()
-    for title, names in (("TENSORS", [f"t{i}" for i in range(len(kernel.tensors))]), ("SCALARS", list(scalars.values())), ("SIZES", list(known.values()))):
+    given = [f"t{i}" for i in range(len(kernel.tensors))]
+    for title, names in (("TENSORS", given), ("SCALARS", list(scalars.values())), ("SIZES", list(known.values()))):
         out.line(f'{title} = "{" ".join(names)}".split()')
     with out.block("SCRATCH = [", "]"):
         for t in kernel.scratch:

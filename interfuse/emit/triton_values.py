@@ -9,7 +9,7 @@ from typing import Any, assert_never
 
 from interfuse.ir import sizes
 from interfuse.ir.dtypes import DataType
-from interfuse.ir.sizes import Call, Expr, Size
+from interfuse.ir.sizes import Atom, Call, Expr, Size
 from interfuse.kernel.blocks import BlockLaunch, For, Span
 from interfuse.kernel.nodes import (
     Argument,
@@ -71,7 +71,13 @@ PATTERNS = {
     "set": "{0}",
 }
 DOUBLE = {"tanh": "libdevice.tanh({0})", "sin": "tl.sin({0})", "cos": "tl.cos({0})", "sqrt": "tl.sqrt({0})"}
-INTEGER = {"div": "{0} // {1}", "relu": "tl.maximum({0}, 0)", "maximum": "tl.maximum({0}, {1})", "minimum": "tl.minimum({0}, {1})", "pow": "_ipow({0}, {1})"}
+INTEGER = {
+    "div": "{0} // {1}",
+    "relu": "tl.maximum({0}, 0)",
+    "maximum": "tl.maximum({0}, {1})",
+    "minimum": "tl.minimum({0}, {1})",
+    "pow": "_ipow({0}, {1})",
+}
 SCALAR = {"sin": "tl.sin({0})", "cos": "tl.cos({0})"}  # where there is no block whose lanes could agree on a branch
 
 
@@ -104,9 +110,7 @@ class Names:
             return value
         total: list[Size] = []
         for monomial, factor in value.terms:
-            atoms: list[Any] = [
-                sizes.rebuild(a.function, tuple(self._with_products(x) for x in a.args)) if isinstance(a, Call) else Expr((((a,), 1),)) for a in monomial
-            ]
+            atoms = [self._atom(a) for a in monomial]
             for product, name in self.products:
                 wanted = [Expr((((a,), 1),)) for a in product]
                 rest = list(atoms)
@@ -114,6 +118,11 @@ class Names:
                     atoms = [*rest, sizes.symbol(name)]
             total.append(sizes.mul(factor, *atoms))
         return sizes.add(*total)
+
+    def _atom(self, atom: Atom) -> Any:
+        if isinstance(atom, Call):
+            return sizes.rebuild(atom.function, tuple(self._with_products(x) for x in atom.args))
+        return Expr((((atom,), 1),))
 
     # ---- defining ---------------------------------------------------------------------------------------------------------------------------
 

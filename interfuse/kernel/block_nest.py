@@ -125,7 +125,8 @@ class Nest:
             once = max(self.level.values(), default=0) == 1 and all(self.level.get(s, 0) == 0 for t, s, _ in self.space.roots if t in full)
             return inner_tile(launching, self.row_length, self.row_count, reads, may_cut=may_cut, once=once)
         others = launching.length(*(n for n in build.kept if n != self.lane))
-        return outer_tile(launching, self.row_length, launching.length(self.lane), others or 1, may_cut=may_cut, finishing=finishing, stores=bool(full))
+        columns = launching.length(self.lane)
+        return outer_tile(launching, self.row_length, columns, others or 1, may_cut=may_cut, finishing=finishing, stores=bool(full))
 
     def _is_full_load(self, load: Load) -> bool:
         used = sizes.symbols(self.build.at(load.index))
@@ -202,7 +203,8 @@ class Nest:
     # ---- roots ------------------------------------------------------------------------------------------------------------------------------
 
     def _full(self, level: int) -> list[tuple]:
-        return [r for r in self.space.roots if self._stored_here(r) and is_full(r[2], self.space.reduced) and self.level.get(r[1], 0) == level]
+        full = [r for r in self.space.roots if self._stored_here(r) and is_full(r[2], self.space.reduced)]
+        return [r for r in full if self.level.get(r[1], 0) == level]
 
     def _row_roots(self, level: int | None = None) -> list[tuple]:
         rows = [r for r in self.space.roots if self._stored_here(r) and not is_full(r[2], self.space.reduced)]

@@ -8,7 +8,6 @@ leave out what lies beyond a span's end. Reductions are over one axis of the til
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Union
 
 from interfuse.ir import sizes
 from interfuse.ir.dtypes import DataType
@@ -130,9 +129,7 @@ class For:
     body: tuple[BlockStatement, ...]
 
 
-BlockStatement = Union[
-    Let, LetIndex, Store, Span, Lanes, Accumulate, Collapse, OnlineSoftmax, CloseSoftmax, OnlineMoments, CloseMoments, For
-]
+BlockStatement = Let | LetIndex | Store | Span | Lanes | Accumulate | Collapse | OnlineSoftmax | CloseSoftmax | OnlineMoments | CloseMoments | For
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,15 @@ import torch
 from interfuse.errors import BuildError
 from interfuse.settings import private_dir, settings
 
-_TORCH = {"fp64": torch.float64, "fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16, "i64": torch.int64, "i32": torch.int32, "i1": torch.bool}
+_TORCH = {
+    "fp64": torch.float64,
+    "fp32": torch.float32,
+    "fp16": torch.float16,
+    "bf16": torch.bfloat16,
+    "i64": torch.int64,
+    "i32": torch.int32,
+    "i1": torch.bool,
+}
 _modules: dict[str, ModuleType] = {}
 _compiled: dict[tuple[Any, ...], Any] = {}
 _lock = threading.RLock()
@@ -143,7 +151,9 @@ class _Launcher:
             facts[f"grid{k}"] = row["grid"](*sizes)
             if facts[f"grid{k}"]:
                 known = dict(zip(self.sizes, sizes, strict=True))
-                made = compile_row(row, [divisible.get(n, n.startswith("p") or ("*" in n and eval(n, known) % 16 == 0)) for n in names])
+                products = {n: eval(n, known) % 16 == 0 for n in names if "*" in n}
+                scratch = {f"p{i}": True for i in range(len(self.module.SCRATCH))}  # memory of its own is aligned
+                made = compile_row(row, [(divisible | products | scratch).get(n, False) for n in names])
                 facts[f"run{k}"], facts[f"function{k}"], facts[f"packed{k}"] = made.run, made.function, made.packed_metadata
         return facts
 
