@@ -9,16 +9,24 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from interfuse import forms
 from interfuse.emit.cpp import emit_cpp
 from interfuse.emit.host import KernelCall, emit_host
+from interfuse.emit.triton import emit_triton
+from interfuse.emit.triton_values import unwritten
 from interfuse.errors import OptionError
-from interfuse.ir.nodes import Const, Tensor, node_scalars
+from interfuse.ir.nodes import Const, Node, Tensor, node_scalars
 from interfuse.ir.printing import shape_text
+from interfuse.kernel.block import block, block_template_of, refuse_block
+from interfuse.kernel.blocks import BlockKernel
+from interfuse.kernel.nodes import TileKernel
+from interfuse.kernel.space import Refused
 from interfuse.kernel.supported import unsupported
+from interfuse.kernel.target import Target, target
 from interfuse.kernel.tile import refuse, template_of, tile
 from interfuse.ops.random import RNG_SEED
 from interfuse.plan.allocate import allocate
@@ -45,6 +53,24 @@ class Options:
     disable: tuple[str, ...] = ()
     strict: bool = False
     codegen: bool = True
+    target: str = "cpu"
+
+
+@dataclass(frozen=True, slots=True)
+class Language:
+    """How kernels are made in one language: what a template holds, its name, the tile program of a segment, its text, and what it has no words for."""
+
+    refuse: Callable[..., str | None]
+    template_of: Callable[..., str]
+    tile: Callable[[KernelSegment, Target], TileKernel | BlockKernel]
+    emit: Callable[[Any], str]
+    unsupported: Callable[[Node], str | None]
+
+
+LANGUAGES = {
+    "cpp": Language(refuse, template_of, lambda segment, _: tile(segment), lambda kernel: emit_cpp(kernel, KERNEL_SYMBOL), unsupported),
+    "triton": Language(refuse_block, block_template_of, block, emit_triton, lambda node: unsupported(node) or unwritten(node)),
+}
 
 
 @dataclass(slots=True)
@@ -57,6 +83,14 @@ class Context:
     key: str
     local: Local | None = None
     took_ms: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def target(self) -> Target:
+        return target(self.options.target)
+
+    @property
+    def language(self) -> Language:
+        return LANGUAGES[self.target.language]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +114,20 @@ def _localize(placed: Placed, context: Context) -> Local:
     return context.local
 
 
+def _fuse(local: Local, context: Context) -> Segmented:
+    language = context.language
+    return fuse(local.program, local.moved, language.refuse, language.template_of, language.unsupported)
+
+
 def _tile(scheduled: Scheduled, context: Context) -> Tiled:
     if not context.options.codegen:
         return Tiled(scheduled, {})
-    return Tiled(scheduled, {s.name: tile(s) for s in scheduled.segments if isinstance(s, KernelSegment) and s.generated})
+    kernels = {}
+    for segment in scheduled.segments:
+        if isinstance(segment, KernelSegment) and segment.generated:
+            with suppress(Refused):  # fusing asked before; what no template holds after all runs through ATen
+                kernels[segment.name] = context.language.tile(segment, context.target)
+    return Tiled(scheduled, kernels)
 
 
 def _emit(tiled: Tiled, context: Context) -> Emitted:
@@ -99,12 +143,12 @@ def _emit(tiled: Tiled, context: Context) -> Emitted:
             calls[segment.name] = KernelCall(tensors, scalars, (), by_pointer=False)
         else:
             calls[segment.name] = KernelCall(tensors, kernel.scalar_args, kernel.size_args)
-            sources[segment.name] = emit_cpp(kernel, KERNEL_SYMBOL)
+            sources[segment.name] = context.language.emit(kernel)
     local = context.local
     described = {t: described_tensor(t, local.placement[t]) for t in (*local.program.inputs, *local.program.outputs)}
     symbols = sorted({n for t in context.traced.program.tensors() for s in t.shape for n in forms.symbols_of(s)} - set(context.known))
     header = f"Plan {context.key[:12]} on {f'mesh {local.mesh}' if local.mesh.size > 1 else 'one rank'}: shapes are this rank's."
-    host = emit_host(tiled.scheduled, local.mesh, calls, header, described, symbols)
+    host = emit_host(tiled.scheduled, local.mesh, calls, header, described, symbols, context.target.device)
     return Emitted(tiled, host, sources)
 
 
@@ -113,7 +157,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("propagate", Traced, Placed, "placements depend on definition and schedule alone, so before sizes are known", _propagate),
     Pass("specialize", Placed, Placed, "how an edge is resharded may depend on sizes", lambda placed, c: specialize(placed, c.known)),
     Pass("localize", Placed, Local, "collectives must be there before anything is grouped around them", _localize),
-    Pass("fuse", Local, Segmented, "a collective is a boundary", lambda local, _: fuse(local.program, local.moved, refuse, template_of, unsupported)),
+    Pass("fuse", Local, Segmented, "a collective is a boundary", _fuse),
     Pass("order", Segmented, Scheduled, "waits stand at readers, which are segments", lambda segmented, c: order(segmented, generated=c.options.codegen)),
     Pass("allocate", Scheduled, Scheduled, "lifetimes follow from the order", lambda scheduled, _: allocate(scheduled)),
     Pass("tile", Scheduled, Tiled, "loops per kernel, once it is known which buffers are in memory", _tile),
@@ -165,7 +209,7 @@ class Plan:
 
 def plan_key(traced: Traced, known: Mapping[str, int], options: Options) -> str:
     """A hash of all that a plan depends on, and of nothing else."""
-    facts = [traced.text(), sorted(known.items()), sorted(options.enable), sorted(options.disable), options.strict, options.codegen]
+    facts = [traced.text(), sorted(known.items()), sorted(options.enable), sorted(options.disable), options.strict, options.codegen, options.target]
     return hashlib.sha256(repr(facts).encode()).hexdigest()
 
 

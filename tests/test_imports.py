@@ -16,7 +16,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent / "interfuse"
 STAGES = ("shard", "plan", "kernel", "emit", "run")
-NOUNS = ("shard.mesh", "shard.placement", "plan.segments", "plan.steps", "plan.forms", "kernel.nodes")
+NOUNS = ("shard.mesh", "shard.placement", "plan.segments", "plan.steps", "plan.forms", "kernel.nodes", "kernel.blocks", "kernel.target")
 DOORS = ("__init__", "__main__", "cli", "frontend", "view", "compat", "multidevice")
 MEETS_DEVICES = ("run", "frontend", "compat", "multidevice")
 

@@ -60,17 +60,25 @@ def emit_host(
     header: str,
     described: Mapping[Tensor, str],
     symbols: Iterable[str] = (),
+    device: str = "cpu",
 ) -> str:
-    """The text. `described` says of inputs and outputs how they lie; `symbols` are sizes that are known only when the program is bound."""
-    return _Host(scheduled, mesh, calls, described, tuple(symbols)).text(header)
+    """The text. `described` says of inputs and outputs how they lie; `symbols` are sizes that are known only when the program is bound.
+
+    `device` is where tensors are allocated: cpu, or cuda for the current one.
+    """
+    return _Host(scheduled, mesh, calls, described, tuple(symbols), device).text(header)
 
 
 class _Host:
-    def __init__(self, scheduled: Scheduled, mesh: Mesh, calls: Mapping[str, KernelCall], described: Mapping[Tensor, str], symbols: tuple[str, ...]) -> None:
+    def __init__(
+        self, scheduled: Scheduled, mesh: Mesh, calls: Mapping[str, KernelCall], described: Mapping[Tensor, str], symbols: tuple[str, ...], device: str
+    ) -> None:
         self.scheduled, self.mesh, self.calls, self.described, self.symbols = scheduled, mesh, calls, described, symbols
+        self.on_cpu = device == "cpu"
         self.sizes: dict[Size, str] = {}
         self.imports: set[str] = set()
         self.run_imports: set[str] = set()
+        self.launch_imports: set[str] = set()
         self.scalar_names: dict[Scalar, str] = {}
         self.works: dict[str, str] = {}
         self.given: dict[Tensor, str] = {}
@@ -102,6 +110,9 @@ class _Host:
             out.line()
         if self.run_imports:
             out.line(f"from interfuse.run.host import {', '.join(sorted(self.run_imports))}")
+        if self.launch_imports:
+            out.line(f"from interfuse.run.triton_launch import {', '.join(sorted(self.launch_imports))}")
+        if self.run_imports or self.launch_imports:
             out.line()
         out.line()
         out.line("def bind(rank, kernels):")
@@ -145,8 +156,7 @@ class _Host:
                     out.line(f"{self.given[step.tensor]} = {step.tensor.name}")
                 out.line(f"{step.tensor.name} = {step.tensor.name}.contiguous()")
             case Alloc():
-                self.imports |= {"empty", self._dtype(step.tensor.dtype)}
-                out.line(f"{step.tensor.name} = empty({self._shape(step.tensor.shape)}, dtype={self._dtype(step.tensor.dtype)})")
+                self._alloc(step.tensor, out)
             case Compute():
                 self._compute(step, out)
             case Launch():
@@ -163,6 +173,17 @@ class _Host:
                 out.line(f"{self.works[step.segment.name]}.wait()")
             case Free():
                 out.line("del " + ", ".join(t.name for t in step.tensors))
+
+    def _alloc(self, tensor: Tensor, out: Writer) -> None:
+        shape, dtype = self._shape(tensor.shape), self._dtype(tensor.dtype)
+        self.imports.add(dtype)
+        if self.on_cpu:
+            self.imports.add("empty")
+            out.line(f"{tensor.name} = empty({shape}, dtype={dtype})")
+            return
+        self.launch_imports.add("empty_cuda")
+        strides = [sizes.product(tensor.shape[d + 1 :]) for d in range(tensor.ndim)]
+        out.line(f"{tensor.name} = empty_cuda({shape}, {self._shape(tuple(strides))}, {dtype})")
 
     def _launch(self, segment: KernelSegment, out: Writer) -> None:
         call = self.calls[segment.name]

@@ -18,13 +18,15 @@ from interfuse.frontend.dtensors import is_dtensor, unwrap, wrap
 from interfuse.frontend.inputs import GlobalSizes, Inputs, Sizes
 from interfuse.frontend.shards import shard, unshard
 from interfuse.ir import sizes
+from interfuse.kernel.target import target
 from interfuse.pipeline import Options, Plan, compile_plan, plan_key
-from interfuse.run import build
+from interfuse.run import build, triton_launch
 from interfuse.run.agree import Agreement
 from interfuse.run.comm import Comm
 from interfuse.run.communicator import Communicator
+from interfuse.run.device import on_device, target_name
 from interfuse.run.host import Main, Rank, compile_text
-from interfuse.run.kernels import Kernel, aten_kernels, load_kernels, warn_no_compiler
+from interfuse.run.kernels import Kernel, aten_kernels, load_kernels, warn_no_compiler, warn_no_triton
 from interfuse.run.local_comm import LocalComm, LocalWorld
 from interfuse.run.random_state import SharedKey, draw
 from interfuse.settings import check_options, settings
@@ -47,16 +49,21 @@ class Asked:
     strict: bool = False
     enable: tuple[str, ...] = ()
     disable: tuple[str, ...] = ()
+    target: str | None = None
 
-    def options(self) -> Options:
-        """Together with those of the environment. Raises OptionError."""
+    def options(self, device: torch.device | None = None) -> Options:
+        """Together with those of the environment, for the inputs' device where no target is asked for. Raises OptionError, InputDeviceError."""
         check_options(self.enable, self.disable)
         enabled, disabled = settings().enable | frozenset(self.enable), settings().disable | frozenset(self.disable)
+        chosen = target(self.target or target_name(device or torch.device("cpu")) or "cpu")
         codegen = "codegen" not in disabled
-        if codegen and build.find_compiler() is None:
+        if codegen and chosen.language == "cpp" and build.find_compiler() is None:
             warn_no_compiler()
             codegen = False
-        return Options(tuple(sorted(enabled)), tuple(sorted(disabled)), self.strict, codegen)
+        if codegen and chosen.language == "triton" and self.target is None and not triton_launch.is_available():
+            warn_no_triton()
+            codegen = False
+        return Options(tuple(sorted(enabled)), tuple(sorted(disabled)), self.strict, codegen, chosen.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,15 +114,18 @@ class Calls:
     def _first_call(self, key: Any, values: Sequence[Any], asked: Asked) -> list[torch.Tensor]:
         if any(is_dtensor(v) for v in values):
             return self._with_dtensors(values, asked)
-        _check_device(asked.device)
+        device = self.inputs.device(values)
+        _check_device(asked.device, device)
         if self.mesh is None:
-            return self._bind(key, values, self._plan(self._sizes(values, None, asked), asked.options()), None, {})(*values)
+            return self._bind(key, values, self._plan(self._sizes(values, None, asked), asked.options(device)), None, {})(*values)
         rank = self._rank_in_world()
         coordinates = self.mesh.coordinates(rank)
         if coordinates is None:
             return []
         if self.mesh.size == 1:
-            return self._bind(key, values, self._plan(self._sizes(values, coordinates, asked), asked.options()), None, {})(*values)
+            return self._bind(key, values, self._plan(self._sizes(values, coordinates, asked), asked.options(device)), None, {})(*values)
+        if device.type != "cpu":
+            raise InputDeviceError(f"the inputs lie on {device}; a program on {self.mesh.size} ranks runs on the CPU")
         agreement = Agreement(Communicator.instance(), self.mesh.ranks, self.name, settings().timeout_s)
         number = agreement.begin({"program": self.name})
         try:
@@ -144,7 +154,9 @@ class Calls:
         place = Rank(mesh, rank, comm, plan.known, SharedKey(agreement, mesh.ranks[0]) if agreement is not None else draw)
         if (folder := settings().dump_dir) is not None:
             dump(plan, rank, folder)
-        main = compile_text(plan.emitted.host, plan.key[:12])(place, self._kernels(plan, place))
+        device = self.inputs.device(values)
+        main = compile_text(plan.emitted.host, plan.key[:12])(place, self._kernels(plan, place, device))
+        main = on_device(main, device)
         if any(isinstance(v, torch.Tensor) and v.requires_grad for v in values):
             main = torch.no_grad()(main)  # ATen refuses out= for tensors that require gradients
         if len(self.bound) >= _MOST_SIGNATURES:
@@ -178,10 +190,10 @@ class Calls:
         return _PLANS[key]
 
     @staticmethod
-    def _kernels(plan: Plan, place: Rank) -> Mapping[str, Kernel]:
+    def _kernels(plan: Plan, place: Rank, device: torch.device | None = None) -> Mapping[str, Kernel]:
         """Compiled; or run through ATen, for which sizes at this rank's place are needed."""
-        compiled = load_kernels(plan.emitted.sources, plan.emitted.tiled.kernels) if plan.emitted.sources else {}
-        return {**compiled, **aten_kernels(list(plan.aten_segments()), {**plan.known, **place.coordinates})}
+        made = load_kernels(plan.emitted.sources, plan.emitted.tiled.kernels, device) if plan.emitted.sources else {}
+        return {**made, **aten_kernels(list(plan.aten_segments()), {**plan.known, **place.coordinates})}
 
     def _with_dtensors(self, values: Sequence[Any], asked: Asked) -> list[torch.Tensor]:
         local, shapes = unwrap(values, self.inputs)
@@ -234,9 +246,10 @@ class Calls:
 
     def explain(self, values: Sequence[Any] | None, rank: int | None, stop: str | None, asked: Asked) -> Report:
         found = self._known_for(values, rank, asked)
+        device = self.inputs.device(values) if values is not None else None
         if stop is not None:
-            return Report(compile_plan(self.traced, found.known, asked.options(), stop), self._rank_for(rank), stopped=True)
-        return Report(self._plan(found, asked.options()), self._rank_for(rank))
+            return Report(compile_plan(self.traced, found.known, asked.options(device), stop), self._rank_for(rank), stopped=True)
+        return Report(self._plan(found, asked.options(device)), self._rank_for(rank))
 
     def _rank_for(self, rank: int | None) -> int:
         if self.mesh is None:
@@ -268,9 +281,13 @@ class Calls:
             raise
 
 
-def _check_device(device: Any) -> None:
-    if device is not None and not isinstance(device, int) and torch.device(device).type != "cpu":
-        raise InputDeviceError(f"device={device!r}: this program's plan runs on the CPU")
+def _check_device(asked: Any, device: torch.device) -> None:
+    """`device` is where the inputs lie. An integer is accepted for any: it names a rank's device in programs written for nvFuser."""
+    if asked is None or isinstance(asked, int):
+        return
+    wanted = torch.device(asked)
+    if wanted.type != device.type or (wanted.index is not None and wanted.index != device.index):
+        raise InputDeviceError(f"device={asked!r}: the inputs lie on {device}, and the plan runs there")
 
 
 def _frozen(value: Any) -> Any:

@@ -358,15 +358,18 @@ class FusionDefinition:
         global_sizes: Sequence[Sequence[int] | None] | None = None,
         rank: int | None = None,
         stop: str | None = None,
+        target: str | None = None,
         strict: bool = False,
         _enable_options: Sequence[str] = (),
         _disable_options: Sequence[str] = (),
     ) -> Report:
         """What a call would do: placements, collectives with bytes, segments, emitted text. Needs neither ranks nor devices.
 
+        `target` plans and emits for a device that need not be here: cpu, sm_80, sm_90, sm_100, gfx942.
         `inputs` may be global or local; without them the sizes of the last call are used, and if there was none sizes stay symbols.
         """
-        return self._calls.explain(inputs, rank, stop, Asked(None, global_sizes, strict, tuple(_enable_options), tuple(_disable_options)))
+        asked = Asked(None, global_sizes, strict, tuple(_enable_options), tuple(_disable_options), target)
+        return self._calls.explain(inputs, rank, stop, asked)
 
     def __repr__(self) -> str:
         """Runnable Python: defines `program(fd)`, which rebuilds this definition and its schedule."""

@@ -66,6 +66,13 @@ class Inputs:
         """The values of the tensor inputs, in order."""
         return [v for i, v in enumerate(values) if i not in self.scalars]
 
+    def device(self, values: Sequence[Any]) -> torch.device:
+        """Where the tensors of a call lie, the CPU for a program without any. Raises InputDeviceError where they lie apart."""
+        found = {v.device: None for v in self.tensors(values) if isinstance(v, torch.Tensor)}
+        if len(found) > 1:
+            raise InputDeviceError(f"the inputs lie on {' and '.join(map(str, found))}; they must lie on one device")
+        return next(iter(found), torch.device("cpu"))
+
     # ---- one rank -----------------------------------------------------------------------------------------------------------------------------------
 
     def check(self, values: Sequence[Any], coordinates: Mapping[str, int] | None, global_sizes: GlobalSizes | None = None) -> Sizes:
@@ -114,8 +121,8 @@ class Inputs:
     def _check_type(self, value: Any, tensor: Tensor) -> None:
         if not isinstance(value, torch.Tensor):
             raise InputDtypeError(f"{tensor.name} is a tensor, not {kind_text(value)}")
-        if value.device.type != "cpu":
-            raise InputDeviceError(f"{tensor.name} lies on {value.device}; this program's plan runs on the CPU")
+        if value.device.type not in ("cpu", "cuda"):
+            raise InputDeviceError(f"{tensor.name} lies on {value.device}; a plan runs on CPUs and on CUDA devices")
         if value.dtype != tensor.dtype.torch:
             raise InputDtypeError(f"{tensor.name} is {tensor.dtype.short} ({tensor.dtype.torch}), but the input is {value.dtype}")
         if value.ndim != tensor.ndim:

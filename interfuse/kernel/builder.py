@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -29,7 +29,6 @@ from interfuse.kernel.nodes import (
     Number,
     Ref,
     Select,
-    Statement,
     Store,
     Value,
     Within,
@@ -46,7 +45,7 @@ EXACT = frozenset({"neg", "abs", "relu", "maximum", "minimum", "where", "set", "
 class Scope:
     """The body of one loop while it is written, and the values already named in it."""
 
-    body: list[Statement] = field(default_factory=list)
+    body: list[Any] = field(default_factory=list)
     known: dict[Value, Ref] = field(default_factory=dict)
 
 
@@ -129,7 +128,7 @@ class Builder:
         body = tuple(self.scopes.pop().body)
         self.emit(Loop(kind, var, lo, hi, body, step, work))
 
-    def emit(self, statement: Statement) -> None:
+    def emit(self, statement: Any) -> None:
         self.scopes[-1].body.append(statement)
 
     def fresh(self, prefix: str) -> str:

@@ -25,7 +25,7 @@ def refuse(nodes: Sequence[Node], outputs: Sequence[Tensor]) -> str | None:
 def template_of(nodes: Sequence[Node], outputs: Sequence[Tensor]) -> str:
     """pointwise, transpose, reduction (results only over kept dims) or normalization (a row is used again after its reduction)."""
     space = analyse(nodes, outputs)
-    return _template(space, Builder(space, _inputs(nodes, outputs), outputs))
+    return _template(space, Builder(space, inputs_of(nodes, outputs), outputs))
 
 
 def _template(space: Space, build: Builder) -> str:
@@ -34,7 +34,8 @@ def _template(space: Space, build: Builder) -> str:
     return "transpose" if crossing(build) else "pointwise"
 
 
-def _inputs(nodes: Sequence[Node], outputs: Sequence[Tensor]) -> list[Tensor]:
+def inputs_of(nodes: Sequence[Node], outputs: Sequence[Tensor]) -> list[Tensor]:
+    """The tensors that nodes read and do not make."""
     made = {node.out for node in nodes}
     read = [t for node in nodes for t in operands(node)] + list(outputs)
     return list(dict.fromkeys(t for t in read if t not in made))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from interfuse.kernel.blocks import BlockKernel
 from interfuse.kernel.nodes import TileKernel
 from interfuse.plan.steps import Scheduled
 
@@ -14,7 +15,7 @@ class Tiled:
     """`kernels` has the tile program of every kernel segment, by its name; none where ATen runs the segments."""
 
     scheduled: Scheduled
-    kernels: Mapping[str, TileKernel]
+    kernels: Mapping[str, TileKernel | BlockKernel]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -9,9 +9,9 @@ from typing import Any, Protocol
 import torch
 
 from interfuse.ir.dtypes import DataType
-from interfuse.ir.sizes import evaluate
 from interfuse.ir.sizes import chunk_len as _chunk_len
 from interfuse.ir.sizes import chunk_lo as _chunk_lo
+from interfuse.ir.sizes import evaluate
 from interfuse.run import random_state
 from interfuse.shard.mesh import Mesh
 

@@ -11,6 +11,7 @@ import torch
 from interfuse.ir import sizes
 from interfuse.ir.nodes import Const, Scalar, ScalarCompute, ScalarInput, SizeScalar, Tensor, operands
 from interfuse.ir.sizes import Size
+from interfuse.kernel.blocks import BlockKernel
 from interfuse.kernel.nodes import TileKernel
 from interfuse.ops.evaluate import aten, evaluate_node
 from interfuse.plan.segments import AtenSegment, KernelSegment
@@ -34,16 +35,29 @@ def warn_no_compiler() -> None:
         )
 
 
-def load_kernels(sources: Mapping[str, str], kernels: Mapping[str, TileKernel]) -> dict[str, Kernel]:
-    """Compiled functions of named kernel texts. Raises BuildError."""
+def warn_no_triton() -> None:
+    """Once per process: on a GPU kernels run through ATen, and what to install."""
+    global _warned
+    if not _warned:
+        _warned = True
+        warnings.warn("Interfuse found no Triton, so kernels run op by op through ATen. Install it (`pip install triton`).", stacklevel=4)
+
+
+def load_kernels(sources: Mapping[str, str], kernels: Mapping[str, TileKernel | BlockKernel], device: torch.device | None = None) -> dict[str, Kernel]:
+    """Compiled functions of named kernel texts; `device`: the GPU that they run on, if it is one. Raises BuildError."""
+    if device is not None and device.type != "cpu":
+        from interfuse.run.triton_launch import load_triton
+
+        return {name: load_triton(text, device.index or 0) for name, text in sources.items()}
     paths = build(sources)
     return {name: load(path, KERNEL_SYMBOL, signature_of(kernels[name])) for name, path in paths.items()}
 
 
-def signature_of(kernel: TileKernel) -> str:
+def signature_of(kernel: TileKernel | BlockKernel) -> str:
     """One letter per argument: pointers, then scalars (d a double, i an integer), then sizes."""
     scalars = "".join("d" if s.dtype.is_float else "i" for s in kernel.scalar_args)
-    return "p" * len(kernel.buffers) + scalars + "i" * len(kernel.size_args)
+    tensors = kernel.buffers if isinstance(kernel, TileKernel) else kernel.tensors
+    return "p" * len(tensors) + scalars + "i" * len(kernel.size_args)
 
 
 def aten_kernel(segment: KernelSegment, binding: Mapping[str, int]) -> Kernel:
@@ -68,8 +82,9 @@ def aten_kernel(segment: KernelSegment, binding: Mapping[str, int]) -> Kernel:
                 case SizeScalar() | ScalarInput() | ScalarCompute():
                     return given[scalar]
 
-        for node in segment.nodes:
-            values[node.out] = evaluate_node(node, values.__getitem__, size, number)
+        with args[len(inputs)].device:  # the first output's: constants belong beside it
+            for node in segment.nodes:
+                values[node.out] = evaluate_node(node, values.__getitem__, size, number)
         for out, memory in zip(outputs, args[len(inputs) : len(inputs) + len(outputs)], strict=True):
             memory.copy_(values[out])
 
