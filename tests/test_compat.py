@@ -10,8 +10,8 @@ import torch
 
 from interfuse.compat import direct as nvf
 from interfuse.compat import install_as
-from interfuse.compat.definition import runs_on_gpu
 from interfuse.compat.direct import DataType, FusionDefinition, LRUCache, LruFusionCache, ParallelType, PythonProfiler
+from interfuse.compat.executors import runs_on_gpu
 from interfuse.errors import (
     ArgumentTypeError,
     CpuTensorError,
@@ -165,6 +165,19 @@ def test_from_pytorch_takes_cpu_tensors_where_there_is_no_gpu(monkeypatch):
     defined(lambda fd: fd.from_pytorch(torch.ones(())))
     with pytest.raises(CpuTensorError, match="only scalar CPU"):
         defined(lambda fd: fd.from_pytorch(torch.ones(3)))
+
+
+def test_an_output_of_cpu_scalars_alone(monkeypatch):
+    def build(fd, *, mixed):
+        x, y = fd.from_pytorch(torch.ones(())), fd.define_tensor([2])
+        three = fd.ops.add(x, 2.0)
+        fd.add_output(fd.ops.add(y, three) if mixed else three)
+
+    monkeypatch.setattr("interfuse.compat.executors.runs_on_gpu", lambda: True)
+    inputs = [torch.ones(()), torch.ones(2)]
+    torch.testing.assert_close(defined(build, mixed=True).execute(inputs)[0], torch.full((2,), 4.0))
+    with pytest.raises(NoScheduler, match="KernelExecutor does not support"):
+        defined(build, mixed=False).execute(inputs)
 
 
 def test_a_mesh_cuts_even_parts():

@@ -11,7 +11,7 @@ import torch
 
 from interfuse.compat import ops, schedule
 from interfuse.compat.current import FusionGuard, current
-from interfuse.compat.executors import FusionExecutorCache, KernelExecutor
+from interfuse.compat.executors import FusionExecutorCache, KernelExecutor, runs_on_gpu
 from interfuse.compat.fusion import Fusion
 from interfuse.compat.translate import translate_fusion
 from interfuse.compat.validate import compare, get_val_tolerances, reference
@@ -123,7 +123,7 @@ class FusionDefinition:
     ) -> list[torch.Tensor]:
         """Executes and compares with references, or with PyTorch computing op by op. Gives the outputs. Raises ValidationError."""
         fusion = self._executor().fusion()
-        expected = reference(fusion, _copies(inputs)) if reference_outputs is None else reference_outputs
+        expected = reference(fusion, inputs) if reference_outputs is None else reference_outputs
         tolerances = get_val_tolerances(fusion, inputs)
         outputs = self.execute(inputs, device=device, **options)
         compare(outputs, expected, tolerances)
@@ -132,7 +132,7 @@ class FusionDefinition:
     def manual_validate(self, inputs: Sequence[Any], reference_outputs: Sequence[torch.Tensor] | None = None) -> list[torch.Tensor]:
         """The same under the user's kernel schedule."""
         fusion = self.fusion
-        expected = reference(fusion, _copies(inputs)) if reference_outputs is None else reference_outputs
+        expected = reference(fusion, inputs) if reference_outputs is None else reference_outputs
         outputs = self.manual_execute(inputs)
         compare(outputs, expected, get_val_tolerances(fusion, inputs))
         return outputs
@@ -163,15 +163,6 @@ class FusionDefinition:
         if self.fake_inputs is None:
             raise NoReproInputs("fd.last_repro_script() cannot provide a repro because fd.execute(inputs, save_repro_inputs=True) was not executed!")
         return self.repro_script_for(self.fake_inputs)
-
-
-def runs_on_gpu() -> bool:
-    """Whether this torch was built for a GPU and finds one."""
-    return torch.backends.cuda.is_built() and torch.cuda.is_available()
-
-
-def _copies(inputs: Sequence[Any]) -> list[Any]:
-    return [v.clone() if isinstance(v, torch.Tensor) else v for v in inputs]
 
 
 class _Shape:

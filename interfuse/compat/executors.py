@@ -16,7 +16,7 @@ from interfuse.compat.profile import recorded
 from interfuse.compat.wording import reworded
 from interfuse.errors import InputError, NoScheduler, NotCompiled
 from interfuse.ir.dtypes import DataType
-from interfuse.ir.nodes import Contract
+from interfuse.ir.nodes import Contract, operands
 
 _MOST_FUSIONS = 4096
 _COMPILED: OrderedDict[Hashable, Fusion] = OrderedDict()
@@ -49,6 +49,8 @@ class FusionExecutorCache:
         enable, disable = core_options(_enable_options, _disable_options)
         if "fuse_matmul" in _enable_options and "matmul_expr_eval" in _disable_options:
             self._require_matmul_kernels()
+        if runs_on_gpu():
+            self._require_device_outputs()
         inputs = list(inputs)
         with recorded(self._shared, inputs, self.fusion_id):
             outputs = execute(self._shared, inputs, device=landing(device, inputs), _enable_options=enable, _disable_options=disable)
@@ -62,6 +64,21 @@ class FusionExecutorCache:
                     f"Can not find a scheduler to schedule fusion segment: {node.out.name} is a product of {node.out.dtype.short} tensors, "
                     f"which only a library call computes; leave matmul_expr_eval enabled"
                 )
+
+    def _require_device_outputs(self) -> None:
+        program = self._shared.source.program
+        on_host = {t for t in program.inputs if (layout := self._shared._layouts.get(t)) is not None and layout.is_cpu}
+        computed = set()
+        for node in program.nodes:
+            read = operands(node)
+            if read and all(t in on_host for t in read):
+                on_host.add(node.out)
+                computed.add(node.out)
+        if found := [t for t in program.outputs if t in computed]:
+            raise NoScheduler(
+                f"KernelExecutor does not support the Fusion provided. The output {found[0].name} is computed from CPU scalars alone; "
+                f"compute it before the call"
+            )
 
     def is_compiled(self, inputs: Sequence[Any], device: int = 0) -> bool:
         """Whether inputs of these types and sizes have run."""
@@ -94,6 +111,11 @@ def execute(fusion: Fusion, inputs: Sequence[Any], **options: Any) -> list[torch
         return fusion.execute(inputs, **options)
     except InputError as error:
         raise reworded(error, fusion, inputs) from None
+
+
+def runs_on_gpu() -> bool:
+    """Whether this torch was built for a GPU and finds one."""
+    return torch.backends.cuda.is_built() and torch.cuda.is_available()
 
 
 def landing(device: Any, inputs: Sequence[Any]) -> Any:

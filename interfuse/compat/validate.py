@@ -49,10 +49,12 @@ def _tolerance(tensor: Tensor, terms: int, program: Program) -> tuple[float, flo
 
 
 def reference(fusion: Fusion, inputs: Sequence[Any]) -> list[torch.Tensor]:
-    """The program's outputs, computed op by op with PyTorch."""
+    """The program's outputs, computed op by op with PyTorch. They share no memory with inputs that a call writes to."""
     calls = fusion._calls
+    written = {target for _, target in calls.inputs.program.aliases}
     known = calls.inputs.check(list(inputs), None).known
     tensors = dict(zip(calls.inputs.program.inputs, calls.inputs.tensors(inputs), strict=True))
+    tensors |= {t: tensors[t].clone() for t in written}
     scalars = {name: inputs[position] for position, (name, _) in calls.inputs.scalars.items()}
     return evaluate(calls.inputs.program, tensors, known, scalars)
 
