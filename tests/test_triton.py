@@ -123,7 +123,7 @@ def test_a_plan_for_a_device_that_is_not_here() -> None:
 
 
 def test_an_unknown_target_is_named() -> None:
-    with pytest.raises(OptionError, match="sm_70.*known targets are cpu, sm_80"):
+    with pytest.raises(OptionError, match=r"sm_70.*known targets are cpu, sm_80"):
         program().explain(global_sizes=[(64, 128)], target="sm_70")
 
 

@@ -356,6 +356,8 @@ def _compute(compute: Compute, names: Names) -> str:
         pattern = DOUBLE.get(name, pattern)
     elif name == "sin" and (bounds := names.bounds_of(compute.args[0])) is not None and -NEAR <= bounds[0] and bounds[1] <= NEAR:
         pattern = "_sin_near({0})"
+    elif name == "div" and names.spans_in(compute.args[1]) < names.spans_in(compute.args[0]) and not isinstance(compute.args[1], Number):
+        pattern = "{0} * (1.0 / {1})"  # one division per row or column, not per element
     elif not names.spans_in(compute.args[0]):
         pattern = SCALAR.get(name, pattern)
     return pattern.format(*args)

@@ -205,7 +205,8 @@ def _statement_text(s: BlockStatement) -> str:
         case Store():
             return f"store {s.buffer}[{sizes.to_text(s.index)}] = {value_text(s.value)}"
         case Span():
-            return f"span {s.var} = {sizes.to_text(s.first)} + [0, {s.length}) along axis {s.axis}" + (f" below {sizes.to_text(s.end)}" if s.ragged else "")
+            below = f" below {sizes.to_text(s.end)}" if s.ragged else ""
+            return f"span {s.var} = {sizes.to_text(s.first)} + [0, {s.length}) along axis {s.axis}{below}"
         case Lanes():
             return f"{s.name} = {s.value!r} in {list(s.shape)}"
         case Accumulate():

@@ -124,7 +124,7 @@ def _is_count(operand: Operand, count: sizes.Size) -> bool:
     scalar: Scalar | None = operand if not isinstance(operand, Tensor) else None
     while isinstance(scalar, ScalarCompute) and scalar.op.name in ("cast", "set"):
         scalar = scalar.args[0]
-    return (isinstance(scalar, Const) and isinstance(count, int) and scalar.value == count) or (isinstance(scalar, SizeScalar) and scalar.value == count)
+    return isinstance(scalar, (Const, SizeScalar)) and scalar.value == count
 
 
 def _exact(tensor: Tensor, producers: dict[Tensor, Node]) -> Tensor:

@@ -114,7 +114,9 @@ def _is_few(rows: int | None, length: int, target: Target) -> bool:
     return rows is not None and rows < target.multiprocessors // 2 and length >= Lanes.of(target).widest
 
 
-def outer_tile(launching: Launching, length: int | None, columns: int | None, others: int, *, may_cut: bool, finishing: bool, stores: bool) -> ReduceTile:
+def outer_tile(
+    launching: Launching, length: int | None, columns: int | None, others: int, *, may_cut: bool, finishing: bool, stores: bool
+) -> ReduceTile:
     """Lanes along a kept loop of `columns`, for rows of `others` further kept ones. `stores`: what is summed is stored as well."""
     target, lanes_of = launching.target, Lanes.of(launching.target)
     width = 1 << 20 if columns is None else columns

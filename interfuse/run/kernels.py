@@ -43,7 +43,9 @@ def warn_no_triton() -> None:
         warnings.warn("Interfuse found no Triton, so kernels run op by op through ATen. Install it (`pip install triton`).", stacklevel=4)
 
 
-def load_kernels(sources: Mapping[str, str], kernels: Mapping[str, TileKernel | BlockKernel], device: torch.device | None = None) -> dict[str, Kernel]:
+def load_kernels(
+    sources: Mapping[str, str], kernels: Mapping[str, TileKernel | BlockKernel], device: torch.device | None = None
+) -> dict[str, Kernel]:
     """Compiled functions of named kernel texts; `device`: the GPU that they run on, if it is one. Raises BuildError."""
     if device is not None and device.type != "cpu":
         from interfuse.run.triton_launch import load_triton
