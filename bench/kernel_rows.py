@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from interfuse import DataType, FusionDefinition
+from interfuse.ir.dtypes import from_torch
 
 BF, F32 = DataType.BFloat16, DataType.Float
 Tensors = Sequence[torch.Tensor]
@@ -341,4 +342,6 @@ def define(row: Row, inputs: Tensors) -> FusionDefinition:
 
 
 def _kind(tensor: torch.Tensor) -> DataType:
-    return next(d for d in DataType if d.torch == tensor.dtype)
+    found = from_torch(tensor.dtype)
+    assert found is not None
+    return found
