@@ -1,7 +1,7 @@
 """A column-parallel linear: the weight's rows are split, so each rank computes some columns of the result, and nobody talks.
 
-    python examples/column_parallel.py                               # all ranks in this process
-    torchrun --nproc-per-node 2 examples/column_parallel.py          # a process per rank
+python examples/column_parallel.py                               # all ranks in this process
+torchrun --nproc-per-node 2 examples/column_parallel.py          # a process per rank
 """
 
 import torch

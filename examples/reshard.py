@@ -1,7 +1,7 @@
 """Moving a tensor from one placement to another: `set` changes nothing but where the tensor lies, and the planner finds the collective.
 
-    python examples/reshard.py                               # all ranks in this process
-    torchrun --nproc-per-node 2 examples/reshard.py          # a process per rank
+python examples/reshard.py                               # all ranks in this process
+torchrun --nproc-per-node 2 examples/reshard.py          # a process per rank
 """
 
 import torch

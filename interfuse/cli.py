@@ -171,4 +171,3 @@ def _complain(text: str, code: int) -> int:
     who = f" rank {Communicator.instance().rank()}:" if is_rank() else ""
     print(f"interfuse:{who} {text}", file=sys.stderr, flush=True)
     return code
-

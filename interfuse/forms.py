@@ -139,5 +139,3 @@ def check_strict(local: Local, strict: bool) -> None:
 
 def symbols_of(size: sizes.Size) -> Iterable[str]:
     return sizes.symbols(size)
-
-

@@ -45,6 +45,7 @@ from interfuse.shard.propagate import propagate
 from interfuse.shard.simplify import simplify
 from interfuse.shard.specialize import specialize
 
+
 @dataclass(frozen=True, slots=True)
 class Options:
     """What a plan depends on besides the program and its sizes."""
@@ -158,7 +159,13 @@ PASSES: tuple[Pass, ...] = (
     Pass("specialize", Placed, Placed, "how an edge is resharded may depend on sizes", lambda placed, c: specialize(placed, c.known)),
     Pass("localize", Placed, Local, "collectives must be there before anything is grouped around them", _localize),
     Pass("fuse", Local, Segmented, "a collective is a boundary", _fuse),
-    Pass("order", Segmented, Scheduled, "waits stand at readers, which are segments", lambda segmented, c: order(segmented, generated=c.options.codegen)),
+    Pass(
+        "order",
+        Segmented,
+        Scheduled,
+        "waits stand at readers, which are segments",
+        lambda segmented, c: order(segmented, generated=c.options.codegen),
+    ),
     Pass("allocate", Scheduled, Scheduled, "lifetimes follow from the order", lambda scheduled, _: allocate(scheduled)),
     Pass("tile", Scheduled, Tiled, "loops per kernel, once it is known which buffers are in memory", _tile),
     Pass("emit", Tiled, Emitted, "text comes last", _emit),
@@ -236,7 +243,15 @@ def compile_plan(traced: Traced, known: Mapping[str, int], options: Options, sto
     return Plan(context.key, digest, traced, dict(known), options, produced, context.took_ms)
 
 
-_FORM_ENDS = {"traced": "simplify", "placed": "specialize", "local": "localize", "segmented": "fuse", "scheduled": "allocate", "tiled": "tile", "emitted": "emit"}
+_FORM_ENDS = {
+    "traced": "simplify",
+    "placed": "specialize",
+    "local": "localize",
+    "segmented": "fuse",
+    "scheduled": "allocate",
+    "tiled": "tile",
+    "emitted": "emit",
+}
 
 
 def stop_pass(stop: str | None) -> str | None:

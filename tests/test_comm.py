@@ -120,7 +120,7 @@ def rank_overlaps_collectives() -> None:
     """Several in flight on two teams, waited for late, and scratch not shared between them."""
     comm = real_comm()
     whole, pair = comm.team(comm.members), comm.team(tuple(sorted({comm.rank, comm.rank ^ 1})))
-    buffers = [torch.full((50_000,), float(10 ** i), dtype=dtype) for i, dtype in enumerate((torch.float32, torch.float64, torch.bfloat16))]
+    buffers = [torch.full((50_000,), float(10**i), dtype=dtype) for i, dtype in enumerate((torch.float32, torch.float64, torch.bfloat16))]
     works = [team.all_reduce(buffer, "sum") for buffer, team in zip(buffers, (whole, pair, whole), strict=True)]
     for work in works[::-1]:
         work.wait()

@@ -1,7 +1,7 @@
 """Kernel segments for the Triton tests, with sizes as numbers, and two ways to use their modules: in Triton's interpreter, and compiled.
 
-    TRITON_INTERPRET=1 python tests/triton_corpus.py 0 1 40   # all of the corpus against node-by-node PyTorch; prints what differs
-    python tests/triton_corpus.py 0 1 40 cuda                      # the same, compiled, on a GPU
+TRITON_INTERPRET=1 python tests/triton_corpus.py 0 1 40   # all of the corpus against node-by-node PyTorch; prints what differs
+python tests/triton_corpus.py 0 1 40 cuda                      # the same, compiled, on a GPU
 """
 
 from __future__ import annotations

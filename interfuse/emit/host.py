@@ -1,8 +1,8 @@
 """emit, the host program: Python text that one rank runs. Straight-line, what a careful person would have written.
 
 The text is the same on all ranks. `bind` computes once what depends on the rank (its mesh coordinates, its teams, its sizes) and gives back
-`main`, which a call runs: allocations, launches, library calls, collectives. A collective's line says which tensor of the program moves and the bytes that this rank
-puts on the wire, padding apart; reports are read off those lines.
+`main`, which a call runs: allocations, launches, library calls, collectives. A collective's line says which tensor of the program moves and the
+bytes that this rank puts on the wire, padding apart; reports are read off those lines.
 """
 
 from __future__ import annotations
@@ -71,7 +71,13 @@ def emit_host(
 
 class _Host:
     def __init__(
-        self, scheduled: Scheduled, mesh: Mesh, calls: Mapping[str, KernelCall], described: Mapping[Tensor, str], symbols: tuple[str, ...], device: str
+        self,
+        scheduled: Scheduled,
+        mesh: Mesh,
+        calls: Mapping[str, KernelCall],
+        described: Mapping[Tensor, str],
+        symbols: tuple[str, ...],
+        device: str,
     ) -> None:
         self.scheduled, self.mesh, self.calls, self.described, self.symbols = scheduled, mesh, calls, described, symbols
         self.on_cpu = device == "cpu"
@@ -279,7 +285,11 @@ class _Host:
     def _scalar(self, scalar: Scalar) -> str:
         match scalar:
             case Const():
-                return f'float("{scalar.value}")' if scalar.value in (float("inf"), float("-inf")) or scalar.value != scalar.value else repr(scalar.value)
+                return (
+                    f'float("{scalar.value}")'
+                    if scalar.value in (float("inf"), float("-inf")) or scalar.value != scalar.value
+                    else repr(scalar.value)
+                )
             case SizeScalar():
                 return self._size(scalar.value)
             case ScalarInput():

@@ -171,7 +171,9 @@ class Calls:
         outside = [r for r in self.mesh.ranks if r >= communicator.size()]
         if outside:
             world = f"0 to {communicator.size() - 1}" if communicator.size() > 1 else "only 0"
-            raise MeshError(f"{self.mesh!r} names rank {outside[0]}, but the world has {communicator.size()} ranks ({world}); start them with torchrun")
+            raise MeshError(
+                f"{self.mesh!r} names rank {outside[0]}, but the world has {communicator.size()} ranks ({world}); start them with torchrun"
+            )
         return communicator.rank()
 
     def _sizes(self, values: Sequence[Any], coordinates: Mapping[str, int] | None, asked: Asked) -> Sizes:
@@ -209,7 +211,7 @@ class Calls:
     def _here(self) -> Mapping[str, int] | None:
         return self.mesh.coordinates(Communicator.instance().rank()) if self.mesh else None
 
-    # ---- simulate -----------------------------------------------------------------------------------------------------------------------------------
+    # ---- simulate --------------------------------------------------------------------------------------------------------------------------------
 
     def simulate(self, values: Sequence[Any], asked: Asked, host_text: str | None = None) -> list[torch.Tensor]:
         """`host_text` stands in for the emitted one, to try an edited program."""
@@ -242,7 +244,7 @@ class Calls:
             whole.append(unshard(shards, plan.local.placement[made], shape, out.name))
         return whole
 
-    # ---- explain ------------------------------------------------------------------------------------------------------------------------------------
+    # ---- explain ---------------------------------------------------------------------------------------------------------------------------------
 
     def explain(self, values: Sequence[Any] | None, rank: int | None, stop: str | None, asked: Asked) -> Report:
         found = self._known_for(values, rank, asked)
@@ -292,5 +294,3 @@ def _check_device(asked: Any, device: torch.device) -> None:
 
 def _frozen(value: Any) -> Any:
     return tuple(_frozen(v) for v in value) if isinstance(value, (list, tuple)) else value
-
-

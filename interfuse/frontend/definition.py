@@ -121,9 +121,7 @@ class FusionDefinition:
         if dtype is None:
             raise DtypeError(f"from_pytorch: {tensor.dtype} is not supported")
         is_cpu = tensor.is_cpu and tensor.ndim == 0
-        return self.define_tensor(
-            sizes=list(tensor.shape), strides=list(tensor.stride()), dtype=dtype, static_sizes=static_sizes, is_cpu=is_cpu
-        )
+        return self.define_tensor(sizes=list(tensor.shape), strides=list(tensor.stride()), dtype=dtype, static_sizes=static_sizes, is_cpu=is_cpu)
 
     def define_scalar(self, value: bool | int | float | complex | DataType | None = None, dtype: DataType | None = None) -> Val:
         """A constant, or (without a value) an input. Integer inputs may steer shapes: a plan is made for each of their values."""
@@ -430,5 +428,3 @@ def _source_line() -> str:
     while frame.f_back is not None and "/interfuse/frontend/" in frame.f_code.co_filename.replace("\\", "/"):
         frame = frame.f_back
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
-
-

@@ -128,7 +128,12 @@ class Domain:
     def merge(self, i: int, j: int) -> None:
         i, j = self.index(i, "merge"), self.index(j, "merge")
         outer, inner = self.loops[i], self.loops[j]
-        if isinstance(outer.origin, SplitOf) and isinstance(inner.origin, SplitOf) and outer.origin.parent is inner.origin.parent and outer.origin.outer:
+        if (
+            isinstance(outer.origin, SplitOf)
+            and isinstance(inner.origin, SplitOf)
+            and outer.origin.parent is inner.origin.parent
+            and outer.origin.outer
+        ):
             merged = outer.origin.parent
         else:
             merged = Loop(MergeOf(outer, inner))
@@ -223,4 +228,6 @@ def _above(loop: Loop, axis: str, mesh: Mesh, name: str) -> tuple[Root, int]:
     if isinstance(origin, SplitOf) and not origin.outer and not origin.inner_split:
         root, depth = _above(origin.parent, axis, mesh, name)
         return root, depth + 1
-    raise NoSuchPlacement(f"{name}: the loop {loop} that is split for axis {axis} is itself the outer part of a split, or merged; it has no placement")
+    raise NoSuchPlacement(
+        f"{name}: the loop {loop} that is split for axis {axis} is itself the outer part of a split, or merged; it has no placement"
+    )

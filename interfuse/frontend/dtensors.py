@@ -54,15 +54,12 @@ def _torch_text(state: State) -> str:
 
 def wrap(outputs: Sequence[torch.Tensor], placements: Sequence[Placement], shapes: Sequence[tuple[int, ...]], device_mesh: Any) -> list[torch.Tensor]:
     """Local outputs as DTensors on the inputs' mesh; `shapes` are global."""
-    from torch.distributed.tensor import DTensor
+    from torch.distributed.tensor import DTensor, Replicate, Shard
     from torch.distributed.tensor import Partial as TorchPartial
-    from torch.distributed.tensor import Replicate, Shard
 
     wrapped = []
     for out, placement, shape in zip(outputs, placements, shapes, strict=True):
-        spelled = [
-            Shard(s.dim) if isinstance(s, Cut) else TorchPartial(s.op) if isinstance(s, Partial) else Replicate() for s in states(placement)
-        ]
+        spelled = [Shard(s.dim) if isinstance(s, Cut) else TorchPartial(s.op) if isinstance(s, Partial) else Replicate() for s in states(placement)]
         stride = torch.empty(shape, device="meta").stride()
         wrapped.append(DTensor.from_local(out, device_mesh, spelled, run_check=False, shape=torch.Size(shape), stride=stride))
     return wrapped

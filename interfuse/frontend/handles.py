@@ -204,5 +204,3 @@ class TensorView(Handle):
         if self._explicit is not None:
             return self._explicit, ()
         return placement(self._domain, self._mesh, self.ndim, self.name)
-
-

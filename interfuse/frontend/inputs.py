@@ -73,7 +73,7 @@ class Inputs:
             raise InputDeviceError(f"the inputs lie on {' and '.join(map(str, found))}; they must lie on one device")
         return next(iter(found), torch.device("cpu"))
 
-    # ---- one rank -----------------------------------------------------------------------------------------------------------------------------------
+    # ---- one rank --------------------------------------------------------------------------------------------------------------------------------
 
     def check(self, values: Sequence[Any], coordinates: Mapping[str, int] | None, global_sizes: GlobalSizes | None = None) -> Sizes:
         """Checks what this rank can check. `coordinates` say which shards the values are; None: they are global.
@@ -84,7 +84,9 @@ class Inputs:
         known = self._integers(values)
         tensors = self.tensors(values)
         if global_sizes is not None and len(global_sizes) != len(tensors):
-            raise InputCountError(f"global_sizes has {len(global_sizes)} entries for {len(tensors)} tensors; one per tensor, None where it is not needed")
+            raise InputCountError(
+                f"global_sizes has {len(global_sizes)} entries for {len(tensors)} tensors; one per tensor, None where it is not needed"
+            )
         guessed: set[str] = set()
         for position, (value, tensor) in enumerate(zip(tensors, self.program.inputs, strict=True)):
             self._check_type(value, tensor)
@@ -169,7 +171,7 @@ class Inputs:
                 if isinstance(value, int) and value < 0:
                     raise InputShapeError(f"{tensor.name} would have the size {value} in {tensor!r}")
 
-    # ---- all ranks ------------------------------------------------------------------------------------------------------------------------------------
+    # ---- all ranks -------------------------------------------------------------------------------------------------------------------------------
 
     def compare(self, facts: Mapping[int, Mapping[str, Any]]) -> None:
         """Raises the same error on every rank where ranks disagree about a global size. `facts` by rank: known, guessed, local shapes."""

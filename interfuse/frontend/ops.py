@@ -26,7 +26,26 @@ _SIZE_LISTS = {
     "uniform": {"shape"},
     "normal": {"shape"},
 }
-_PLAIN = {"dims", "dim", "keepdim", "dtype", "correction", "strides", "manual_normalization", "manual_padding", "broadcast_dims", "is_broadcast_dim", "squeeze_expanded", "largest", "sorted", "stride_order", "descending", "stable", "output_block_scale_size", "output_gamma"}
+_PLAIN = {
+    "dims",
+    "dim",
+    "keepdim",
+    "dtype",
+    "correction",
+    "strides",
+    "manual_normalization",
+    "manual_padding",
+    "broadcast_dims",
+    "is_broadcast_dim",
+    "squeeze_expanded",
+    "largest",
+    "sorted",
+    "stride_order",
+    "descending",
+    "stable",
+    "output_block_scale_size",
+    "output_gamma",
+}
 
 
 class Ops:

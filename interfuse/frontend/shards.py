@@ -26,7 +26,10 @@ def shard_tensor(tensor: torch.Tensor, tv: TensorView) -> torch.Tensor:
 
 
 def shard(tensor: torch.Tensor, placement: Placement, coordinates: Mapping[str, int]) -> torch.Tensor:
-    """The *local* shard at some mesh coordinates, dense. Of a partial tensor the first rank along the axis gets the values, the others the identity."""
+    """The *local* shard at some mesh coordinates, dense.
+
+    Of a partial tensor the first rank along the axis gets the values, the others the identity.
+    """
     if len(placement.dims) != tensor.ndim:
         raise PlacementError(f"a placement for {len(placement.dims)} dims does not fit a tensor with {tensor.ndim}")
     for d, splits in enumerate(placement.dims):

@@ -338,7 +338,26 @@ class AllToAll:
 
 Collective = Union[AllGather, ReduceScatter, AllReduce, AllToAll]
 View = Union[Broadcast, Reshape, Permute, Slice]
-Node = Union[Pointwise, Reduce, Contract, Broadcast, Reshape, Permute, Slice, Pad, Cat, Full, Iota, Random, Aten, Move, AllGather, ReduceScatter, AllReduce, AllToAll]
+Node = Union[
+    Pointwise,
+    Reduce,
+    Contract,
+    Broadcast,
+    Reshape,
+    Permute,
+    Slice,
+    Pad,
+    Cat,
+    Full,
+    Iota,
+    Random,
+    Aten,
+    Move,
+    AllGather,
+    ReduceScatter,
+    AllReduce,
+    AllToAll,
+]
 
 
 def operands(node: Node) -> tuple[Tensor, ...]:

@@ -365,5 +365,3 @@ class Nest:
         index = next(i for t, _, i in self.space.roots if t is reduce.arg)
         kept = [i for d, i in enumerate(index) if d not in reduce.dims]
         self.store_partial(memory, sizes.symbol("g"), kept, value)
-
-

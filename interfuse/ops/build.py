@@ -61,7 +61,12 @@ def join(b: Builder, a: Size, c: Size, what: str) -> Size:
     if equal is False:
         raise ShapesDoNotBroadcast(f"{what}: sizes {a} and {c} are neither equal nor 1")
     if equal is None:
-        b.require_equal(a, c, f"{what}: sizes {a} and {c} must be equal (a symbolic size never broadcasts; declare the dim as 1 if it should)", ShapesDoNotBroadcast)
+        b.require_equal(
+            a,
+            c,
+            f"{what}: sizes {a} and {c} must be equal (a symbolic size never broadcasts; declare the dim as 1 if it should)",
+            ShapesDoNotBroadcast,
+        )
     return c if isinstance(c, int) else a
 
 
@@ -74,7 +79,9 @@ def broadcast_shapes(b: Builder, what: str, shapes: Sequence[tuple[Size, ...]]) 
                 result[i] = join(b, result[i], size, what)
             except ShapesDoNotBroadcast:
                 listed = ", ".join(dims_text(s) for s in shapes)
-                raise ShapesDoNotBroadcast(f"{what}: shapes {listed} do not broadcast: dim {i} of the result would be {result[i]} and {size}") from None
+                raise ShapesDoNotBroadcast(
+                    f"{what}: shapes {listed} do not broadcast: dim {i} of the result would be {result[i]} and {size}"
+                ) from None
     return tuple(result)
 
 

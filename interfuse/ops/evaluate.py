@@ -60,7 +60,9 @@ def scalar_value(scalar: Scalar, sizes_known: Mapping[str, int], scalars: Mappin
             assert_never(scalar)
 
 
-def evaluate_node(node: Node, value: Callable[[Tensor], torch.Tensor], size: Callable[[Size], int], number: Callable[[Scalar], Number]) -> torch.Tensor:
+def evaluate_node(
+    node: Node, value: Callable[[Tensor], torch.Tensor], size: Callable[[Size], int], number: Callable[[Scalar], Number]
+) -> torch.Tensor:
     """The node's result as a torch tensor, local or global as its operands are."""
     shape = [size(s) for s in node.out.shape]
     dtype = node.out.dtype.torch
@@ -156,7 +158,9 @@ def contract(node: Contract, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return torch.matmul(a, b)
 
 
-def evaluate(program: Program, tensors: Mapping[Tensor, torch.Tensor], sizes_known: Mapping[str, int], scalars: Mapping[str, Number]) -> list[torch.Tensor]:
+def evaluate(
+    program: Program, tensors: Mapping[Tensor, torch.Tensor], sizes_known: Mapping[str, int], scalars: Mapping[str, Number]
+) -> list[torch.Tensor]:
     """Outputs of a Traced program (global shapes), computed node by node."""
     values = dict(tensors)
     if any(RNG_SEED in node_scalars(node) for node in program.nodes):

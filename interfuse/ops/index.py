@@ -91,7 +91,9 @@ def gather(b: Builder, arg: Tensor, index: Tensor, dim: int) -> Tensor:
 def _no_longer(b: Builder, inner: Size, outer: Size, d: int, axis: int, what: str) -> None:
     """The index of dim d may not be longer than the data, except along the axis."""
     if d != axis and inner != outer:
-        b.require_equal(sizes.minimum(inner, outer), inner, f"{what} along dim {axis}: dim {d} of the index ({inner}) is longer than the data's ({outer})")
+        b.require_equal(
+            sizes.minimum(inner, outer), inner, f"{what} along dim {axis}: dim {d} of the index ({inner}) is longer than the data's ({outer})"
+        )
 
 
 def _along_dims(node: Aten) -> tuple[tuple[Letters, ...], Letters]:

@@ -180,4 +180,3 @@ def rand_like(b: Builder, x: Tensor) -> Tensor:
 
 def randn_like(b: Builder, x: Tensor) -> Tensor:
     return _random(b, "normal", _ZERO, _ONE, x.shape, None, None, x.dtype)
-

@@ -209,5 +209,3 @@ def stride_order(b: Builder, arg: Tensor, stride_order: Sequence[int]) -> Tensor
     outermost_first = sorted(range(arg.ndim), key=lambda d: -ranks[d])
     dense = segment_set(b, permute(b, arg, outermost_first))
     return permute(b, dense, [outermost_first.index(d) for d in range(arg.ndim)])
-
-

@@ -248,9 +248,7 @@ def _checked_correction(name: str, correction: int) -> int:
     return int(correction)
 
 
-def _var_mean(
-    b: Builder, arg: Tensor, dims: int | Sequence[int] | None = None, correction: int = 1, keepdim: bool = False
-) -> tuple[Tensor, Tensor]:
+def _var_mean(b: Builder, arg: Tensor, dims: int | Sequence[int] | None = None, correction: int = 1, keepdim: bool = False) -> tuple[Tensor, Tensor]:
     over = _dims(arg, dims, "var_mean")
     promote.require_float("var_mean", arg.dtype, low_precision=False)
     less = _checked_correction("var_mean", correction)

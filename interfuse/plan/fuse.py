@@ -24,7 +24,6 @@ from interfuse.ir.nodes import (
     Permute,
     Pointwise,
     Program,
-    Reduce,
     ReduceScatter,
     Reshape,
     Slice,
@@ -151,7 +150,9 @@ class _Fusion:
                 first = next((d for d in range(arg.ndim) if arg.shape[d] != 1), arg.ndim)
                 return all(arg.shape[d] == node.out.shape[d] for d in range(first + 1, arg.ndim))
             case Broadcast():
-                return all(node.out.shape[d] == 1 or (d in node.dims and arg.shape[node.dims.index(d)] == node.out.shape[d]) for d in range(node.out.ndim))
+                return all(
+                    node.out.shape[d] == 1 or (d in node.dims and arg.shape[node.dims.index(d)] == node.out.shape[d]) for d in range(node.out.ndim)
+                )
         return False
 
     # ---- groups ---------------------------------------------------------------------------------------------------------------------------------
@@ -215,7 +216,12 @@ class _Fusion:
                 raise NotImplementedError(f"no template holds {type(node).__name__} {node.out.name}: {reason}")
 
     def _made_by(self, tensor: Tensor, group: int) -> bool:
-        return tensor in self.position and self.group_of.get(self.position[tensor]) == group and tensor not in self.floating and tensor not in self.fenced
+        return (
+            tensor in self.position
+            and self.group_of.get(self.position[tensor]) == group
+            and tensor not in self.floating
+            and tensor not in self.fenced
+        )
 
     def _made_in_kernel(self, node: Node) -> bool:
         return any(t in self.position and not self._in_memory(t) for t in operands(node))
@@ -280,7 +286,9 @@ class _Fusion:
         return [
             self.nodes[m].out
             for m in members
-            if self.nodes[m].out in self.returned or not self.readers[self.nodes[m].out] or any(r not in inside for r in self.readers[self.nodes[m].out])
+            if self.nodes[m].out in self.returned
+            or not self.readers[self.nodes[m].out]
+            or any(r not in inside for r in self.readers[self.nodes[m].out])
         ]
 
     # ---- writing it down --------------------------------------------------------------------------------------------------------------------------

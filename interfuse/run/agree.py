@@ -167,7 +167,12 @@ class Agreement:
         return {member: answers[member] for member in self.members}
 
     def poll(
-        self, collective: str = "", tensor: str = "", *, awaited: Iterable[int] = (), blocked_s: float = 0.0,
+        self,
+        collective: str = "",
+        tensor: str = "",
+        *,
+        awaited: Iterable[int] = (),
+        blocked_s: float = 0.0,
         speaks_next: Callable[[], bool] = lambda: False,
     ) -> None:
         """Look around while waiting for ranks `awaited` since `blocked_s` seconds: answer who asks, raise what went wrong.
@@ -212,10 +217,15 @@ class Agreement:
             time.sleep(0.05)
         dead = [member for member in silent if self.communicator.process_is(member) == "unknown"]
         culprit = f"{_ranks(dead)} did not answer for {GRACE_S:g} s" if dead else "all ranks are alive: the connection itself broke"
-        self._raise(RankFailed(
-            f"{self._where(collective, tensor)}: {_first_line(error)}; {culprit}.",
-            rank=dead[0] if dead else None, original=str(error), collective=collective, tensor=tensor,
-        ))
+        self._raise(
+            RankFailed(
+                f"{self._where(collective, tensor)}: {_first_line(error)}; {culprit}.",
+                rank=dead[0] if dead else None,
+                original=str(error),
+                collective=collective,
+                tensor=tensor,
+            )
+        )
 
     def expire(self, collective: str, tensor: str, *, awaited: Iterable[int]) -> NoReturn:
         """`timeout_s` has passed: raise the `RankFailed` that says who did not come, or not even say what it is calling."""
@@ -223,9 +233,14 @@ class Agreement:
         answers = self._ledger.posts.get((self._ledger.number, "plan"), {})
         silent = [member for member in awaited if member not in answers] or awaited
         text = f"{_ranks(silent)} did not answer within {self.timeout_s:g} s. If that is honest work, raise INTERFUSE_TIMEOUT."
-        self._raise(RankFailed(
-            f"{self._where(collective, tensor)}: {text}", rank=silent[0] if silent else None, collective=collective, tensor=tensor,
-        ))
+        self._raise(
+            RankFailed(
+                f"{self._where(collective, tensor)}: {text}",
+                rank=silent[0] if silent else None,
+                collective=collective,
+                tensor=tensor,
+            )
+        )
 
     def abort(self, error: BaseException) -> None:
         """Tell all members that this rank raised `error` in the current call. After an error from `poll`, or a second time: nothing."""
@@ -251,11 +266,15 @@ class Agreement:
             for rank, theirs in answers.items():
                 if call > ledger.cleared and rank != self.rank and (difference := _difference(self.rank, mine, rank, theirs)):
                     low, high = sorted((self.rank, rank))
-                    self._raise(PlansDiffer(
-                        f"call {call} of {_ranks(self.members)}: ranks {low} and {high} differ: {difference}. "
-                        "Every rank of a program's meshes must call the same programs in the same order.",
-                        rank=rank, collective=collective, tensor=tensor,
-                    ))
+                    self._raise(
+                        PlansDiffer(
+                            f"call {call} of {_ranks(self.members)}: ranks {low} and {high} differ: {difference}. "
+                            "Every rank of a program's meshes must call the same programs in the same order.",
+                            rank=rank,
+                            collective=collective,
+                            tensor=tensor,
+                        )
+                    )
 
     def _raise_abort(self, collective: str, tensor: str) -> None:
         ledger = self._ledger
@@ -285,19 +304,29 @@ class Agreement:
                 reason = f"it ended after call {last}"
             else:
                 continue  # It ended well after doing its part; what keeps us waiting is somebody else.
-            self._raise(RankFailed(
-                f"{self._where(collective, tensor)}: rank {rank} is dead: {reason}.",
-                rank=rank, original=reason, collective=collective, tensor=tensor,
-            ))
+            self._raise(
+                RankFailed(
+                    f"{self._where(collective, tensor)}: rank {rank} is dead: {reason}.",
+                    rank=rank,
+                    original=reason,
+                    collective=collective,
+                    tensor=tensor,
+                )
+            )
 
     def _lost_store(self, error: Exception, collective: str, tensor: str) -> NoReturn:
         gone = [rank for rank, process in self.communicator.processes.items() if rank != self.rank and process.state() == "gone"]
         rank = gone[0] if gone else self.communicator.store_host
         who = f"rank {rank} is dead" if gone else "the store is lost" + ("" if rank is None else f", which rank {rank} hosts")
-        self._raise(RankFailed(
-            f"{self._where(collective, tensor)}: {who}: {_first_line(error)}",
-            rank=rank, original=str(error), collective=collective, tensor=tensor,
-        ))
+        self._raise(
+            RankFailed(
+                f"{self._where(collective, tensor)}: {who}: {_first_line(error)}",
+                rank=rank,
+                original=str(error),
+                collective=collective,
+                tensor=tensor,
+            )
+        )
 
     def _raise(self, error: RankFailed) -> NoReturn:
         ledger = self._ledger

@@ -129,7 +129,7 @@ class Communicator:
         store.delete_key(f"barrier/{self._barriers - 1}/{rank}")
 
     def process_is(self, rank: int) -> str:
-        """"alive", "gone", or "unknown" (on another host, or it has not said who it is). Asks the system, and the store once a rank."""
+        """ "alive", "gone", or "unknown" (on another host, or it has not said who it is). Asks the system, and the store once a rank."""
         if rank not in self.processes:
             key = f"process/{rank}"
             try:
@@ -198,7 +198,7 @@ class Process:
         return Process(_host(), os.getpid(), found[1] if found else "")
 
     def state(self) -> str:
-        """"alive", "gone", or "unknown" if it runs on another host."""
+        """ "alive", "gone", or "unknown" if it runs on another host."""
         if self.host != _host():
             return "unknown"
         found = _system_process(self.pid)

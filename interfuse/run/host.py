@@ -29,7 +29,9 @@ class HasTeams(Protocol):
 class Rank:
     """One rank's place, which emitted text asks for what differs from rank to rank."""
 
-    def __init__(self, mesh: Mesh, rank: int, comm: HasTeams | None, known: Mapping[str, int], draw: Callable[[], tuple[int, int]] = random_state.draw) -> None:
+    def __init__(
+        self, mesh: Mesh, rank: int, comm: HasTeams | None, known: Mapping[str, int], draw: Callable[[], tuple[int, int]] = random_state.draw
+    ) -> None:
         """`draw` gives the key of a call's random numbers, the same on all ranks."""
         self.draw = draw
         coordinates = mesh.coordinates(rank)

@@ -117,7 +117,9 @@ class LocalWorld:
             if facts != meeting.facts:
                 raise PlansDiffer(
                     f"collective {number} of ranks {list(ranks)}: rank {meeting.first} issues {meeting.facts}, rank {rank} issues {facts}.",
-                    rank=meeting.first, collective=kind, tensor=tensor,
+                    rank=meeting.first,
+                    collective=kind,
+                    tensor=tensor,
                 )
             meeting.outs[rank], meeting.inps[rank] = out, inp
             if not meeting.missing():
@@ -164,7 +166,10 @@ class LocalWorld:
             original = f"{type(error).__name__}: {error}"
             raise RankFailed(
                 f"rank {rank}, {kind} of {tensor or 'a tensor'}: rank {culprit} failed: {original}",
-                rank=culprit, original=original, collective=kind, tensor=tensor,
+                rank=culprit,
+                original=original,
+                collective=kind,
+                tensor=tensor,
             ) from error
 
 

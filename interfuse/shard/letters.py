@@ -127,9 +127,7 @@ def _pointwise(node: Pointwise) -> Rule:
     if node.op.name == "div" and not node.out.dtype.is_float:
         linear = ()
     positions = [i for i, a in enumerate(node.args) if isinstance(a, Tensor)]
-    passes = tuple(
-        (frozenset(positions.index(i) for i in group), "sum") for group in linear if all(i in positions for i in group)
-    )
+    passes = tuple((frozenset(positions.index(i) for i in group), "sum") for group in linear if all(i in positions for i in group))
     assert len(tensors) == len(ins)
     return Rule(ins, out, passes=passes)
 

@@ -85,7 +85,13 @@ class _Localizer:
         aliases = tuple((self.local[s], self.local[t]) for s, t in program.aliases)
         where = {self.local[t].name: program.where.get(t.name, "") for t in program.tensors()}
         local = replace(program, inputs=inputs, nodes=tuple(self.nodes), outputs=outputs, where=where, aliases=aliases)
-        return Local(local, self.mesh, {self.local[t]: placement[t] for t in (*program.inputs, *program.results())}, frozenset(self.at.values()), tuple(self.gathered))
+        return Local(
+            local,
+            self.mesh,
+            {self.local[t]: placement[t] for t in (*program.inputs, *program.results())},
+            frozenset(self.at.values()),
+            tuple(self.gathered),
+        )
 
     # ---- nodes that compute -----------------------------------------------------------------------------------------------------------------
 
@@ -115,7 +121,9 @@ class _Localizer:
             tensor, here = self.at[key], there
         if any(s.kind == "all_gather" for s in plan.steps) and move.out not in self.placed.given and self.placed.placement[move.out].is_replicated:
             where = self.placed.program.where.get(move.arg.name, "")
-            self.gathered.append(f"{move.arg.name} ({where or 'no line'}) is gathered whole ({self.placed.why[move.out]}): {plan.wire_bytes:.0f} bytes a rank")
+            self.gathered.append(
+                f"{move.arg.name} ({where or 'no line'}) is gathered whole ({self.placed.why[move.out]}): {plan.wire_bytes:.0f} bytes a rank"
+            )
         return tensor
 
     def _step(self, step: reshard.Step, tensor: Tensor, of: Tensor, here: States) -> Tensor:
@@ -236,5 +244,3 @@ def _shifted(start: Scalar, step: Scalar, by: Size) -> Scalar:
 def _numbers(shape: tuple[Size, ...]) -> tuple[int, ...]:
     """Sizes for costing: a size that is not known counts as nominal."""
     return tuple(s if isinstance(s, int) else sizes.evaluate(s, {n: NOMINAL_SIZE for n in sizes.symbols(s)}) for s in shape)
-
-

@@ -94,10 +94,12 @@ def replicated(mesh: Mesh, ndim: int) -> Placement:
 
 def states(placement: Placement) -> States:
     """What each axis does, in the mesh's order of axes. Raises UnsupportedPlacement for cyclic splits and dims cut by several axes."""
-    by_axis: dict[str, State] = dict(placement.partial and ((a, Partial(op)) for a, op in placement.partial) or ())
+    by_axis: dict[str, State] = dict((placement.partial and ((a, Partial(op)) for a, op in placement.partial)) or ())
     for d, splits in enumerate(placement.dims):
         if len(splits) > 1:
-            raise UnsupportedPlacement(f"dim {d} is split by several axes ({', '.join(s.axis for s in splits)}); only one axis per dim is supported so far")
+            raise UnsupportedPlacement(
+                f"dim {d} is split by several axes ({', '.join(s.axis for s in splits)}); only one axis per dim is supported so far"
+            )
         for split in splits:
             if split.style != "block":
                 raise UnsupportedPlacement(f"dim {d} has a cyclic split over {split.axis}; only block splits are supported so far")

@@ -164,7 +164,11 @@ class _Propagation:
         r = self.rules[node]
         elements = max((self._nominal_count(t) for t in (*operands(node), node.out)), default=1.0)
         if isinstance(node, Contract):
-            sizes_of = {c: n for t, letters in ((node.a, node.a_letters), (node.b, node.b_letters)) for n, c in zip(self._nominal(t.shape), letters, strict=True)}
+            sizes_of = {
+                c: n
+                for t, letters in ((node.a, node.a_letters), (node.b, node.b_letters))
+                for n, c in zip(self._nominal(t.shape), letters, strict=True)
+            }
             elements = math.prod(sizes_of.values()) / node.out.dtype.itemsize
         for axis, choice in enumerate(strategy):
             if choice is not None and not isinstance(choice, PassThrough) and choice in r.all_letters():
@@ -312,4 +316,3 @@ class _Writer:
         aliases = tuple((moved[s], t) for s, t in program.aliases)
         written = replace(program, nodes=tuple(self.nodes), outputs=outputs, where=self.where, aliases=aliases)
         return Placed(written, self.mesh, self.placement, frozenset(self.decided.given), self.why)
-

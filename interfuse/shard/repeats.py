@@ -1,6 +1,6 @@
 """Reductions over dims that only repeat a tensor: a sum of n equal elements is one of them times n, and nothing is rounded n times.
 
-    t = broadcast a to [n, m]; s = sum t over (0,)   →   s = mul a n
+t = broadcast a to [n, m]; s = sum t over (0,)   →   s = mul a n
 """
 
 from __future__ import annotations

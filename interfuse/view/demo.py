@@ -1,9 +1,9 @@
 """The demo: a transformer block's feed-forward part with sequence parallelism, beside the same written by hand.
 
-    x [tokens, hidden]                    split over tokens
-    h = rmsnorm(x) * norm                 on each rank's tokens
-    y = gelu(h @ up.T + bias)             needs all tokens: an all-gather; up [ffn, hidden] is split over ffn
-    out = x + y @ down.T                  down [hidden, ffn] is split over ffn: partial sums; x pulls them into a reduce-scatter
+x [tokens, hidden]                    split over tokens
+h = rmsnorm(x) * norm                 on each rank's tokens
+y = gelu(h @ up.T + bias)             needs all tokens: an all-gather; up [ffn, hidden] is split over ffn
+out = x + y @ down.T                  down [hidden, ffn] is split over ffn: partial sums; x pulls them into a reduce-scatter
 """
 
 from __future__ import annotations

@@ -136,4 +136,3 @@ def _random(tensor: Tensor, known: dict[str, int]) -> torch.Tensor:
 
 def _as_list(value: Any) -> list[torch.Tensor]:
     return [value] if isinstance(value, torch.Tensor) else list(value)
-

@@ -272,4 +272,3 @@ def register(plan: Plan) -> None:
 def reports() -> list[Report]:
     """Reports of every plan compiled in this process, whichever door it came through."""
     return [Report(p, p.local.mesh.ranks[0]) for p in _REGISTERED]
-
