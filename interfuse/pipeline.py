@@ -59,7 +59,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Language:
-    """How kernels are made in one language: what a template holds, its name, the tile program of a segment, its text, and what it has no words for."""
+    """How kernels are made in one language: what a template holds, its name, the tile program of a segment, its text, and what it cannot say."""
 
     refuse: Callable[..., str | None]
     template_of: Callable[..., str]

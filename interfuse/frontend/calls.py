@@ -112,31 +112,37 @@ class Calls:
             raise
 
     def _first_call(self, key: Any, values: Sequence[Any], asked: Asked) -> list[torch.Tensor]:
+        coordinates = None
+        if self.mesh is not None:
+            coordinates = self.mesh.coordinates(self._rank_in_world())
+            if coordinates is None:
+                return []
         if any(is_dtensor(v) for v in values):
             return self._with_dtensors(values, asked)
+        if self.mesh is not None and coordinates is not None and self.mesh.size > 1:
+            agreement, number = self._begin()
+            try:
+                return self._agreed(key, values, asked, agreement, number, coordinates)(*values)
+            except BaseException as error:
+                agreement.abort(error)
+                raise
         device = self.inputs.device(values)
         _check_device(asked.device, device)
-        if self.mesh is None:
-            return self._bind(key, values, self._plan(self._sizes(values, None, asked), asked.options(device)), None, {})(*values)
-        rank = self._rank_in_world()
-        coordinates = self.mesh.coordinates(rank)
-        if coordinates is None:
-            return []
-        if self.mesh.size == 1:
-            return self._bind(key, values, self._plan(self._sizes(values, coordinates, asked), asked.options(device)), None, {})(*values)
-        if device.type != "cpu":
-            raise InputDeviceError(f"the inputs lie on {device}; a program on {self.mesh.size} ranks runs on the CPU")
+        return self._bind(key, values, self._plan(self._sizes(values, coordinates, asked), asked.options(device)), None, {})(*values)
+
+    def _begin(self) -> tuple[Agreement, int]:
+        """A call with an unknown signature on a mesh of several ranks: from here on the others are told whatever goes wrong."""
+        assert self.mesh is not None
         agreement = Agreement(Communicator.instance(), self.mesh.ranks, self.name, settings().timeout_s)
-        number = agreement.begin({"program": self.name})
-        try:
-            return self._agreed(key, values, asked, agreement, number, coordinates)(*values)
-        except BaseException as error:
-            agreement.abort(error)
-            raise
+        return agreement, agreement.begin({"program": self.name})
 
     def _agreed(self, key: Any, values: Sequence[Any], asked: Asked, agreement: Agreement, number: int, coordinates: Mapping[str, int]) -> Main:
         """The first call with a signature on a mesh of several ranks: sizes and the plan are agreed before anything runs."""
         found = self.inputs.check(values, coordinates, asked.global_sizes)
+        device = self.inputs.device(values)
+        _check_device(asked.device, device)
+        if device.type != "cpu":
+            raise InputDeviceError(f"the inputs lie on {device}; a program on {len(agreement.members)} ranks runs on the CPU")
         shapes = [list(v.shape) for v in self.inputs.tensors(values)]
         facts = {"known": found.known, "guessed": sorted(found.guessed), "local": shapes}
         self.inputs.compare(agreement.agree(number, facts, topic="sizes"))
@@ -198,7 +204,12 @@ class Calls:
         return {**made, **aten_kernels(list(plan.aten_segments()), {**plan.known, **place.coordinates})}
 
     def _with_dtensors(self, values: Sequence[Any], asked: Asked) -> list[torch.Tensor]:
-        local, shapes = unwrap(values, self.inputs)
+        try:
+            local, shapes = unwrap(values, self.inputs)
+        except InterfuseError as error:
+            if self.mesh is not None and self.mesh.size > 1:
+                self._begin()[0].abort(error)
+            raise
         outs = self.execute(local, Asked(asked.device, tuple(shapes), asked.strict, asked.enable, asked.disable))
         if not outs:
             return outs
