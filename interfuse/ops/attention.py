@@ -53,6 +53,13 @@ def _flat(t: torch.Tensor) -> torch.Tensor:
     return t if t.ndim == 4 else t.reshape(-1, *t.shape[2:])
 
 
+def _has_flash(tensors: list[torch.Tensor]) -> bool:
+    """Whether the device's own flash kernels take these; they draw their dropout from the device's generator."""
+    widths = {t.shape[-1] for t in tensors}
+    half = tensors[0].dtype in (torch.float16, torch.bfloat16)
+    return tensors[0].is_cuda and half and len(widths) == 1 and widths.pop() % 8 == 0 and all(t.numel() for t in tensors)
+
+
 def _forward(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rest: torch.Tensor | float, has_bias: bool, has_mask: bool, has_scale: bool
 ) -> tuple[torch.Tensor, ...]:
@@ -66,7 +73,10 @@ def _forward(
     added = _mask(bias, mask, q.dtype)
     flat = [_flat(t) for t in (q, k, v)]
     added = added if added is None else _flat(added)
-    if dropout_p == 0 and q.shape[-1] == v.shape[-1] and all(t.numel() for t in flat):
+    if added is None and _has_flash(flat):
+        out, lse, _, _, _, _, drawn, rest_of_key, _ = torch.ops.aten._scaled_dot_product_flash_attention(*flat, dropout_p, is_causal, scale=scale)
+        return out.reshape(*q.shape[:-1], v.shape[-1]), lse.reshape(q.shape[:-1]), drawn, rest_of_key
+    if q.device.type == "cpu" and dropout_p == 0 and q.shape[-1] == v.shape[-1] and all(t.numel() for t in flat):
         out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(*flat, 0.0, is_causal, attn_mask=added, scale=scale)
     else:
         p, lse = _probabilities(flat[0], flat[1], added, is_causal, scale)
@@ -82,7 +92,13 @@ def _backward(
 ) -> tuple[torch.Tensor, ...]:  # fmt: skip
     scale = float(scales[0]) if scales else 1 / math.sqrt(q.shape[-1])
     flat = [_flat(t) for t in (grad, q, k, v, out)]
-    if dropout_p == 0 and q.shape[-1] == v.shape[-1] and all(t.numel() for t in flat):
+    if _has_flash(flat):
+        lengths = (None, None, q.shape[-2], k.shape[-2])  # no packed sequences
+        grads = torch.ops.aten._scaled_dot_product_flash_attention_backward(
+            *flat, lse.reshape(flat[1].shape[:-1]), *lengths, float(dropout_p), bool(is_causal), seed, offset, scale=scale
+        )
+        return tuple(g.reshape(t.shape).to(t.dtype) for g, t in zip(grads, (q, k, v), strict=True))
+    if q.device.type == "cpu" and dropout_p == 0 and q.shape[-1] == v.shape[-1] and all(t.numel() for t in flat):
         dense = lse.reshape(flat[1].shape[:-1])
         grads = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(*flat, dense, 0.0, bool(is_causal), scale=scale)
     else:

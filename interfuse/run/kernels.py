@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -62,6 +63,11 @@ def signature_of(kernel: TileKernel | BlockKernel) -> str:
     return "p" * len(tensors) + scalars + "i" * len(kernel.size_args)
 
 
+def _beside(tensor: torch.Tensor | None) -> AbstractContextManager[Any]:
+    """New tensors, constants among them, are made on this one's device; on a CPU they are anyway."""
+    return nullcontext() if tensor is None or tensor.device.type == "cpu" else tensor.device
+
+
 def aten_kernel(segment: KernelSegment, binding: Mapping[str, int]) -> Kernel:
     """Runs a segment's nodes op by op. Takes tensors (inputs, then outputs) and then the scalars that are not constants, as emitted text gives them.
 
@@ -84,7 +90,7 @@ def aten_kernel(segment: KernelSegment, binding: Mapping[str, int]) -> Kernel:
                 case SizeScalar() | ScalarInput() | ScalarCompute():
                     return given[scalar]
 
-        with args[len(inputs)].device:  # the first output's: constants belong beside it
+        with _beside(args[len(inputs)]):
             for node in segment.nodes:
                 values[node.out] = evaluate_node(node, values.__getitem__, size, number)
         for out, memory in zip(outputs, args[len(inputs) : len(inputs) + len(outputs)], strict=True):
@@ -105,7 +111,8 @@ def aten_call(segment: AtenSegment, binding: Mapping[str, int]) -> Callable[...,
         values: dict[Any, Any] = dict(zip(tensors, args, strict=False))
         values |= dict(zip(scalars, args[len(tensors) :], strict=True))
         operands_ = [a.value if isinstance(a, Const) else values[a] for a in first.args]
-        results = aten(first, operands_, lambda size: sizes.evaluate(size, binding))
+        with _beside(args[0] if tensors else None):
+            results = aten(first, operands_, lambda size: sizes.evaluate(size, binding))
         kept = tuple(results[i].to(dtype) if strided else results[i].to(dtype).contiguous() for i, dtype, strided in wanted)
         return kept if len(kept) > 1 else kept[0]
 
