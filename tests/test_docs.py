@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from interfuse.ops.table import TABLE, markdown
+from interfuse.ops.table import TABLE, families, markdown
 from interfuse.settings import DISABLE_OPTIONS, ENABLE_OPTIONS, read
 
 ROOT = Path(__file__).parent.parent
@@ -48,6 +48,10 @@ def test_readme_has_the_two_commands() -> None:
     text = (ROOT / "README.md").read_text()
     for heading, command in (("Try it", "pip install . && python -m interfuse demo"), ("Test it", 'pip install -e ".[test]" && pytest')):
         assert f"\n## {heading}\n\n```bash\n{command}\n```\n" in text
+
+
+def test_ops_are_those_of_the_table(accept: bool) -> None:
+    current(ROOT / "docs" / "ops.md", lambda _: families(), accept)
 
 
 def test_ir_has_the_op_table(accept: bool) -> None:

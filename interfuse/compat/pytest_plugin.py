@@ -10,6 +10,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
+import pytest
+
 from interfuse.compat import install_as
 from interfuse.ir.nodes import Pointwise, Reduce, operands
 from interfuse.plan.segments import KernelSegment
@@ -42,19 +44,12 @@ def pytest_sessionfinish(session: Any) -> None:
         output["interfuse_compiled"] = list(compiled_plans())
 
 
-class _Workers:
-    """Only registered where pytest-xdist is there, which alone knows this hook."""
-
-    @staticmethod
-    def pytest_testnodedown(node: Any) -> None:
-        found = getattr(node, "workeroutput", {}).get("interfuse_compiled")
-        if found is not None:
-            _FROM_WORKERS.append((found[0], found[1]))
-
-
-def pytest_configure(config: Any) -> None:
-    if config.pluginmanager.hasplugin("dsession"):
-        config.pluginmanager.register(_Workers())
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """A hook of pytest-xdist: a worker is done."""
+    found = getattr(node, "workeroutput", {}).get("interfuse_compiled")
+    if found is not None:
+        _FROM_WORKERS.append((found[0], found[1]))
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

@@ -388,7 +388,21 @@ def markdown() -> str:
     return head + "".join(f"| `{c[0]}` | {' | '.join(x.replace('|', chr(92) + '|') for x in c[1:])} |\n" for c in cells)
 
 
-__all__ = ["TABLE", "Const", "OpRow", "markdown"]
+def families() -> str:
+    """docs/ops.md: how every op is called, by family, with what it does to types, placements and partial values."""
+    out = "# Ops\n\nPrinted from the op table (`python -m interfuse.ops.table --families`). [ir.md](ir.md) says how to read the rules.\n"
+    for family in dict.fromkeys(r.family for r in TABLE.values()):
+        out += f"\n## {family.capitalize()}\n"
+        for r in (r for r in TABLE.values() if r.family == family):
+            out += f"\n**`fd.ops.{r.signature}`**  \n"
+            facts = [("types", r.dtype_rule), ("dims", r.dims), ("partial values", r.laws), ("runs as", r.runs_as)]
+            out += "; ".join(f"{what}: {told}" for what, told in facts if told) + ".\n"
+    return out
+
+
+__all__ = ["TABLE", "Const", "OpRow", "families", "markdown"]
 
 if __name__ == "__main__":
-    print(markdown(), end="")
+    import sys
+
+    print(families() if "--families" in sys.argv else markdown(), end="")
