@@ -235,7 +235,7 @@ class _Host:
         self.base[node.out] = self.base.get(node.arg, node.arg)
         match node:
             case Permute():
-                out.line(f"{node.out.name} = {node.arg.name}.permute({', '.join(map(str, node.dims))})")
+                out.line(f"{node.out.name} = {node.arg.name}.permute({', '.join(map(str, node.dims)) or '()'})")
             case Reshape():
                 how = "reshape" if self.base[node.out] in self.scheduled.program.inputs else "view"  # inputs come in any strides
                 out.line(f"{node.out.name} = {node.arg.name}.{how}({self._shape(node.out.shape)})")

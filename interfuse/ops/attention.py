@@ -99,7 +99,7 @@ def _backward(
         )
         return tuple(g.reshape(t.shape).to(t.dtype) for g, t in zip(grads, (q, k, v), strict=True))
     if q.device.type == "cpu" and dropout_p == 0 and q.shape[-1] == v.shape[-1] and all(t.numel() for t in flat):
-        dense = lse.reshape(flat[1].shape[:-1])
+        dense = lse.reshape(flat[1].shape[:-1]).to(torch.promote_types(q.dtype, torch.float32))  # ATen's own logsumexp of doubles is double
         grads = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(*flat, dense, 0.0, bool(is_causal), scale=scale)
     else:
         key = int(seed.view(torch.int64).flatten()[0]), int(offset.view(torch.int64))
