@@ -118,11 +118,11 @@ def test_refuse_is_near_linear() -> None:
         t = g.input(A, 64)
         for _ in range(count):
             t = g.op("add", t, 1.0)
-        start = time.perf_counter()
+        start = time.process_time()  # not the clock: other tests run beside this one
         assert refuse(g.nodes, [t]) is None
-        return time.perf_counter() - start
+        return time.process_time() - start
 
-    small, large = min(seconds(200) for _ in range(3)), min(seconds(2000) for _ in range(3))
+    small, large = min(seconds(200) for _ in range(5)), min(seconds(2000) for _ in range(5))
     assert large < 30 * small and large < 0.5
 
 
