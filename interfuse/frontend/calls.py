@@ -34,7 +34,7 @@ from interfuse.shard.mesh import Mesh
 from interfuse.shard.placed import Traced
 from interfuse.view.dump import dump
 from interfuse.view.logs import log_lookup, log_plan
-from interfuse.view.report import Report, register
+from interfuse.view.report import MOST_PLANS, Report, register
 
 _PLANS: dict[str, Plan] = {}
 _MOST_SIGNATURES = 4096
@@ -191,6 +191,8 @@ class Calls:
         key = plan_key(self.traced, found.known, options)
         hit = key in _PLANS
         if not hit:
+            if len(_PLANS) >= MOST_PLANS:
+                del _PLANS[next(iter(_PLANS))]
             _PLANS[key] = compile_plan(self.traced, found.known, options)
             register(_PLANS[key])
             log_plan(_PLANS[key], self._rank_for(None))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import io
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -262,7 +263,8 @@ def step_text(step: Any) -> str:
 
 # ---- all plans of the process --------------------------------------------------------------------------------------------------------------------
 
-_REGISTERED: list[Plan] = []
+MOST_PLANS = 4096  # kept in a process; a plan holds every form that it went through
+_REGISTERED: deque[Plan] = deque(maxlen=MOST_PLANS)
 
 
 def register(plan: Plan) -> None:
@@ -270,5 +272,5 @@ def register(plan: Plan) -> None:
 
 
 def reports() -> list[Report]:
-    """Reports of every plan compiled in this process, whichever door it came through."""
+    """Reports of every plan compiled in this process, whichever door it came through; of the last `MOST_PLANS` where there were more."""
     return [Report(p, p.local.mesh.ranks[0]) for p in _REGISTERED]
