@@ -8,6 +8,7 @@ which call different programs in the same numbered call find each other out.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 from collections.abc import Callable, Iterable
@@ -41,7 +42,6 @@ class Ledger:
     posted: set[tuple[int, str]] = field(default_factory=set)
     aborts: list[dict[str, Any]] = field(default_factory=list)
     left: dict[int, int] = field(default_factory=dict)  # rank → the last call that it finished before a clean exit
-    plans: set[str] = field(default_factory=set)  # plans that all members agreed on: any of them may come without a new agreement
 
     @property
     def prefix(self) -> str:
@@ -65,8 +65,6 @@ class Ledger:
                 case "post":
                     answers = self.posts.setdefault((entry["call"], entry["topic"]), {})
                     answers[entry["by"]] = entry["signature"]
-                    if len(answers) == len(self.members):
-                        self.plans |= {plan for answer in answers.values() if (plan := answer.get("plan"))}
                 case "abort":
                     self.aborts.append(entry)
                 case "leave":
@@ -114,9 +112,9 @@ class Agreement:
 
     @property
     def fingerprint(self) -> int | None:
-        """63 bits of the plan of the call that runs now; None while these members know one plan only, which nobody can take for another."""
+        """63 bits of the plan of the call that runs now; None if it has none, which its other members then lack too."""
         plan = self._ledger.history[self._ledger.number].get("plan", "")
-        return int(plan[:15], 16) if plan and len(self._ledger.plans) > 1 else None
+        return int.from_bytes(hashlib.sha256(plan.encode()).digest()[:8], "big") >> 1 if plan else None
 
     def differs(self, team: Iterable[int], collective: str, tensor: str) -> NoReturn:
         """Ranks of a team run different plans: say so with what each of them calls, on every one."""
