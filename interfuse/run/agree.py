@@ -127,8 +127,6 @@ class Agreement:
 
         `signature` is what this rank would say if asked; it must be JSON-able, is kept, and may be the same object each time.
         """
-        if 0 < self._ledger.cleared == self._ledger.number:
-            self._ledger.read()  # What was agreed before the failure counts on every rank alike.
         self._ledger.number += 1
         self._ledger.remember(self._ledger.number, {"program": self.program} if signature is None else signature)
         return self._ledger.number
